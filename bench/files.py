@@ -97,11 +97,11 @@ class Contender:
     async def take(self, upload: Upload) -> None:
         """What earlier ones left to be written is written first."""
         await asyncio.to_thread(os.sync)
-        before, sender = processor_seconds(self.pid), _ended_children_seconds()
+        before, sender = processor_seconds(self.pid), ended_children_seconds()
         self.seconds.append(await upload.send(upload.source, self.url, upload.headers))
         self.answered.append(time.perf_counter())
         self.processor.append(processor_seconds(self.pid) - before)
-        self.sender.append(_ended_children_seconds() - sender)
+        self.sender.append(ended_children_seconds() - sender)
 
     async def keep(self, name: Path) -> None:
         """Bring what was taken to the disk. It stays until the end, under another name: see `fill_memory`."""
@@ -156,7 +156,7 @@ def _bring_to_disk(path: Path) -> None:
         os.fsync(file.fileno())
 
 
-def _ended_children_seconds() -> float:
+def ended_children_seconds() -> float:
     """Processor time of all children that have ended."""
     used = os.times()
     return used.children_user + used.children_system

@@ -1,25 +1,29 @@
 """`staging`: how long a frontend takes to bring a file to a worker, against `curl -T` into the same file server.
 
 Both send the hash along, and the worker checks it. A frontend asks first what is there; it also has to know the hash.
-That is told apart: it is computed once per file, and not at all for one that was pulled. The second staging of the same
-file sends nothing. Through an object storage the file goes twice over the network, into a real S3 server and out of it,
-and for every further node only the second time. The order changes from round to round, and memory is full before: see
-`bench/files.py`.
+That is told apart: it is computed once per file, and not at all for one that was pulled. Corral's workers take a file
+while its hash is computed; LocalAI's need the hash first, so both are measured. Processor time is told beside, of
+sender and worker together: on a busy machine it says more than seconds do.
+
+The second staging of the same file sends nothing. Through an object storage the file goes twice over the network, into
+a real S3 server and out of it, and for every further node only the second time. The order changes from round to round,
+and memory is full before: see `bench/files.py`.
 """
 
 import asyncio
 import os
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import Final
 
-from bench.files import Upload, curl, fill_memory, make_source
+from bench.files import Upload, curl, ended_children_seconds, fill_memory, make_source
 from bench.lone_worker import HOST, NODE, TOKEN, LoneWorker, lone_worker
-from bench.readings import MEGABYTE
+from bench.readings import MEGABYTE, processor_seconds
 from bench.report import Row, Table, figure
 from bench.say import say
 from corral.base.clock import SystemClock
@@ -43,8 +47,10 @@ _NODE: Final = NodeId("worker")
 @dataclass(slots=True)
 class Seconds:
     curl: list[float] = field(default_factory=list)
-    cold: list[float] = field(default_factory=list)
-    """With a hash that nobody knew."""
+    meanwhile: list[float] = field(default_factory=list)
+    """With a hash that nobody knew, and that is computed while the file is sent."""
+    before: list[float] = field(default_factory=list)
+    """With a hash that nobody knew, and that is computed first."""
     known: list[float] = field(default_factory=list)
     again: list[float] = field(default_factory=list)
     sent_again: int = 0
@@ -53,6 +59,8 @@ class Seconds:
     fetched: list[float] = field(default_factory=list)
     """From the storage, which had it."""
     fetched_again: list[float] = field(default_factory=list)
+    processor: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    """Processor time of sender and worker, by contender."""
 
 
 async def staging(size: int | None = None, *, rounds: int = ROUNDS) -> Table:
@@ -65,7 +73,7 @@ async def staging(size: int | None = None, *, rounds: int = ROUNDS) -> Table:
         models.mkdir()
         digest = await asyncio.to_thread(make_source, models / _FILE, size)
         os.utime(models / _FILE, (1, 1))
-        await asyncio.to_thread(fill_memory, folder / "filler", (3 * rounds + 1) * size)
+        await asyncio.to_thread(fill_memory, folder / "filler", (4 * rounds + 1) * size)
         upload = Upload(source=models / _FILE, size=size, digest=digest, send=curl)
         async with lone_worker(folder) as worker:
             for number in range(rounds):
@@ -89,29 +97,39 @@ def _over_http(models: Path, file_server: Callable[[NodeId], Awaitable[FilePeer 
 
 
 async def _round(number: int, worker: LoneWorker, upload: Upload, took: Seconds) -> None:
-    async def file_server(_: NodeId) -> FilePeer:
+    async def of_corral(_: NodeId) -> FilePeer:
+        return FilePeer(address=f"{HOST}:{worker.http_port}", token=TOKEN, takes_late_digests=True)
+
+    async def of_localai(_: NodeId) -> FilePeer:
         return FilePeer(address=f"{HOST}:{worker.http_port}", token=TOKEN)
 
     models = upload.source.parent
-    sender = _over_http(models, file_server)
+    sender = _over_http(models, of_corral)
 
     async def by_curl() -> None:
         url = f"http://{HOST}:{worker.http_port}/v1/files/models/curl-{number}/{_FILE}"
         took.curl.append(await upload.send(upload.source, url, upload.headers))
 
-    async def cold() -> None:
-        await asyncio.to_thread(_forget, models)
-        took.cold.append((await _bring(_over_http(models, file_server), upload, f"cold-{number}"))[0])
+    async def meanwhile() -> None:
+        took.meanwhile.append((await _bring(_over_http(models, of_corral), upload, f"meanwhile-{number}"))[0])
+
+    async def before() -> None:
+        took.before.append((await _bring(_over_http(models, of_localai), upload, f"before-{number}"))[0])
 
     async def known() -> None:
         took.known.append((await _bring(sender, upload, f"known-{number}"))[0])
 
-    contenders = [by_curl, cold, known]
-    for contender in contenders[number % 3 :] + contenders[: number % 3]:
+    contenders = [by_curl, meanwhile, before, known]
+    turn = number % len(contenders)
+    for contender in contenders[turn:] + contenders[:turn]:
         if contender is known:
             await _bring(sender, upload, "curl-0" if number else "warm-up")  # so that the hash is known
+        else:
+            await asyncio.to_thread(_forget, models)
         await asyncio.to_thread(os.sync)
+        used = _processor_seconds(worker)
         await contender()
+        took.processor[contender.__name__].append(_processor_seconds(worker) - used)
     again, sent = await _bring(sender, upload, f"known-{number}")
     took.again.append(again)
     took.sent_again += sent
@@ -143,6 +161,11 @@ async def _through_storage(folder: Path, server: S3Server, upload: Upload, took:
             took.sent_again += sent if times is not took.stored else 0
 
 
+def _processor_seconds(worker: LoneWorker) -> float:
+    """Processor time of the worker and of all senders: this process, and the children that have ended."""
+    return processor_seconds(worker.process.pid) + time.process_time() + ended_children_seconds()
+
+
 def _forget(models: Path) -> None:
     """Have no hash left from before."""
     for receipt in (models / ".corral" / "receipts").glob("*"):
@@ -157,14 +180,25 @@ async def _bring(sender: Staging, upload: Upload, model: str, node: NodeId = _NO
     return time.perf_counter() - began, watch.count.sent_bytes
 
 
+def _processor_rows(used: Mapping[str, float]) -> list[Row]:
+    names = {"by_curl": "curl", "known": "hash known", "meanwhile": "hash computed meanwhile"}
+    return [
+        *(figure(f"processor time of sender and worker, {name}", used[key], "s") for key, name in names.items()),
+        figure("processor time with a known hash against curl", used["known"] / used["by_curl"], "×"),
+    ]
+
+
 def _rows(size: int, took: Seconds) -> list[Row]:
     against = median(took.curl)
     return [
         figure("curl -T into the worker", against, "s"),
         figure("staging, hash known", median(took.known), "s"),
-        figure("staging, hash to be computed", median(took.cold), "s"),
+        figure("staging, hash computed meanwhile", median(took.meanwhile), "s"),
+        figure("staging, hash computed before, as for LocalAI's workers", median(took.before), "s"),
         figure("staging with a known hash against curl", median(took.known) / against, "×", at_most=AGAINST_CURL),
-        figure("staging with the hash against curl", median(took.cold) / against, "×"),
+        figure("staging with a hash that is computed meanwhile against curl", median(took.meanwhile) / against, "×"),
+        figure("staging with a hash that is computed before against curl", median(took.before) / against, "×"),
+        *_processor_rows({contender: median(seconds) for contender, seconds in took.processor.items()}),
         figure("speed with a known hash", size / median(took.known) / MEGABYTE, "MB/s"),
         figure("the second staging of the same file", median(took.again) * 1000, "ms"),
         figure("through an S3 server that has nothing of it, hash known", median(took.stored), "s"),

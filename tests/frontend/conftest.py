@@ -20,6 +20,7 @@ from corral.frontend.store.secrets import SecretsKey
 from tests.kit.clock import ManualClock
 from tests.kit.frontend import Frontend, frontend_config, open_frontend
 from tests.kit.galleries import PublishedGallery, open_published_gallery
+from tests.kit.held_hash import HeldHash
 from tests.kit.world import World, open_world
 
 
@@ -105,3 +106,10 @@ def no_connection_is_left_behind(request: pytest.FixtureRequest) -> Iterator[Non
     for engine in database.engines:
         assert isinstance(engine.pool, AsyncAdaptedQueuePool)
         assert engine.pool.checkedout() == 0
+
+
+@pytest.fixture
+def held_hash(monkeypatch: pytest.MonkeyPatch) -> Iterator[HeldHash]:
+    held = HeldHash(monkeypatch)
+    yield held
+    held.end()

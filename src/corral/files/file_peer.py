@@ -76,6 +76,8 @@ class FilePeer(PartlyPrinted, frozen=True, kw_only=True):
     """How it is dialled where it speaks TLS."""
     can_fetch: bool = False
     """Whether it gets files from elsewhere when it is asked to."""
+    takes_late_digests: bool = False
+    """Whether it takes a file of which the digest is told with the last range."""
     connect_seconds: float = 5.0
     stall_seconds: float = 30.0
     """So long it may take no byte, or owe an answer that needs no work."""

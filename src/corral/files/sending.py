@@ -2,12 +2,16 @@
 
 A file is told by its SHA-256. Whatever ends a transfer, the peer keeps what it got, and the next attempt begins behind
 it; only a file without progress for a while is given up.
+
+A file whose SHA-256 nobody has computed yet is hashed while it is sent, if the peer takes a digest with the last range.
 """
 
+import hashlib
 import os
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from datetime import timedelta
 from http import HTTPStatus
 from typing import Final, Protocol
@@ -17,6 +21,7 @@ import msgspec
 from corral.base.errors import CorralError
 from corral.base.retry import Backoff
 from corral.files.file_peer import (
+    FilePeer,
     FilePeerAway,
     FilePeerConnection,
     LocalFileChanged,
@@ -24,7 +29,7 @@ from corral.files.file_peer import (
     RemoteFile,
     TransferStopped,
 )
-from corral.wire.files import ContentRange
+from corral.wire.files import PENDING, ContentRange, is_pending
 
 _BACKOFF: Final = Backoff(first=timedelta(milliseconds=200), cap=timedelta(seconds=5), spread=0.2)
 _TRY_AGAIN: Final = frozenset(
@@ -42,6 +47,12 @@ _TRY_AGAIN: Final = frozenset(
 _BROKEN_OFF: Final = ("reading body", "eof", "reset")
 """In the text of a 500: the connection ended, and not the peer's wish to have the file."""
 _FULL: Final = ("no space left", "disk quota", "not enough disk")
+WORTH_HASHING_MEANWHILE: Final = 16 * 1024 * 1024
+"""Bytes from which a file is hashed while it is sent. Smaller ones are hashed within a moment."""
+_LAST_RANGE: Final = 1024 * 1024
+"""Bytes that are held back until the digest is known."""
+_LOOK_SECONDS: Final = 0.25
+"""How often a thread that waits for a digest looks whether it shall stop."""
 
 
 class FileNotTaken(CorralError):
@@ -77,6 +88,12 @@ class FileMark(msgspec.Struct, frozen=True):
     def of(cls, status: os.stat_result) -> "FileMark":
         return cls(status.st_size, status.st_mtime_ns, status.st_ino, status.st_dev)
 
+    @property
+    def pending(self) -> str:
+        """What stands for the digest of the file until it is known; the same after a restart."""
+        text = f"{self.size} {self.modified} {self.inode} {self.device}"
+        return PENDING + hashlib.sha256(text.encode()).hexdigest()
+
 
 class TransferListener(Protocol):
     """Hears how far a file is; called from the thread that sends it."""
@@ -88,27 +105,79 @@ class TransferListener(Protocol):
         """So many bytes more were sent."""
 
 
+class FileDigest:
+    """The SHA-256 of an open file: known before, computed when it is asked for, or computed by a thread meanwhile.
+
+    Must be closed before the file is. For one thread at a time.
+    """
+
+    def __init__(
+        self, known: Callable[[], str], compute: Callable[[threading.Event], str], stop: threading.Event
+    ) -> None:
+        """`known` returns an empty text when the digest has to be computed; `compute` ends soon when its event is set.
+        Whoever waits for the digest ends with TransferStopped when `stop` is set."""
+        self._known = known
+        self._compute = compute
+        self._stop = stop
+        self._digest = ""
+        self._end = threading.Event()
+        self._thread: ThreadPoolExecutor | None = None
+        self._computed: Future[str] | None = None
+
+    def known(self) -> str:
+        """Return the digest if it is known by now, else an empty text."""
+        if not self._digest and self._computed is None:
+            self._digest = self._known()
+        elif self._computed is not None and self._computed.done():
+            self._digest = self._computed.result()
+        return self._digest
+
+    def begin(self) -> None:
+        """Have a thread compute the digest. Idempotent."""
+        if self._computed is None:
+            self._thread = ThreadPoolExecutor(1, thread_name_prefix="corral-staging-hash")
+            self._computed = self._thread.submit(self._compute, self._end)
+
+    def get(self) -> str:
+        """Return the digest; compute it, or wait until the thread has, if necessary. Raises what computing raises."""
+        if self._computed is None:
+            self._digest = self._digest or self._compute(self._stop)
+            return self._digest
+        while not wait([self._computed], timeout=_LOOK_SECONDS).done:
+            if self._stop.is_set():
+                raise TransferStopped
+        return self.known()
+
+    def close(self) -> None:
+        """End the thread, which takes a moment."""
+        self._end.set()
+        if self._thread is not None:
+            self._thread.shutdown()
+
+
 class OutgoingFile(msgspec.Struct, frozen=True, kw_only=True):
     """An open file of this machine."""
 
     descriptor: int
     mark: FileMark
-    digest: Callable[[], str]
-    """Its SHA-256, which may take a while."""
+    digest: FileDigest
 
 
 def is_there(remote: RemoteFile | None, file: OutgoingFile) -> bool:
     """Whether the peer has exactly this file. Nothing is hashed that can be told apart by its size."""
     if remote is None or not remote.path or not remote.digest or remote.size != file.mark.size:
         return False
-    return remote.digest == file.digest()
+    return remote.digest == file.digest.get()
 
 
-def offset_for(remote: RemoteFile | None, size: int, digest: str) -> int:
-    """Where to continue an upload that was begun; 0 to begin."""
-    if remote is not None and remote.target == digest and 0 < remote.size < size:
-        return remote.size
-    return 0
+def is_hashed_meanwhile(peer: FilePeer, file: OutgoingFile) -> bool:
+    """Whether a file is sent to this peer before its digest is known."""
+    return peer.takes_late_digests and file.mark.size >= WORTH_HASHING_MEANWHILE and not file.digest.known()
+
+
+def _begun(remote: RemoteFile | None, stated: str, file: OutgoingFile) -> int:
+    """How many bytes the peer has of an upload of this file that was begun."""
+    return remote.size if remote is not None and remote.target in (stated, file.mark.pending) else 0
 
 
 class FileSending:
@@ -163,18 +232,47 @@ class FileSending:
         if remote is not None and is_there(remote, self._file):
             self._listener.present(size)
             return remote.path, ""
-        digest = self._file.digest()
-        offset = 0 if self._is_whole else offset_for(remote, size, digest)
-        begun = remote.size if remote is not None and remote.target == digest else 0
-        if begun > self._furthest:  # progress, whoever sent it
-            self._furthest, self._fruitless, self._failing_since = begun, 0, None
+        stated = self._stated_digest(remote)
+        begun = _begun(remote, stated, self._file)
+        offset = begun if begun < size and not self._is_whole else 0
+        is_by_another = remote is not None and is_pending(remote.target)  # which may become this very file
+        progress = remote.size if remote is not None and is_by_another else begun
+        if progress > self._furthest:  # whoever sent it
+            self._furthest, self._fruitless, self._failing_since = progress, 0, None
         self._listener.present(offset)
-        span = ContentRange(offset, size - 1, size) if size and not self._is_whole else None
-        answer = self._connection.put(self._key, self._file.descriptor, span, digest, self._listener.sent)
+        answer = self._put(offset, stated)
         # A peer of LocalAI's that has all bytes, but was ended before it had checked them, refuses every range.
         is_refused = answer.status == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE
         self._is_whole = self._is_whole or (is_refused and begun >= size)
         return self._judge(answer), f"it answers {answer.status} {answer.text}"
+
+    def _stated_digest(self, remote: RemoteFile | None) -> str:
+        """Return the digest, or what stands for it while a thread computes it.
+
+        An upload that was begun with a digest can only be resumed with the same one, so the digest is computed first.
+        """
+        is_begun_with_digest = remote is not None and remote.target and not is_pending(remote.target)
+        if self._is_whole or is_begun_with_digest or not is_hashed_meanwhile(self._connection.peer, self._file):
+            return self._file.digest.get()
+        self._file.digest.begin()
+        return self._file.mark.pending
+
+    def _put(self, offset: int, stated: str) -> PutAnswer:
+        """Send everything behind the offset. A file whose digest is not known yet is sent in two ranges, because only
+        the head of a range can tell the digest."""
+        size = self._file.mark.size
+        if is_pending(stated):
+            last = size - _LAST_RANGE
+            if offset < last:
+                answer = self._put_range(ContentRange(offset, last - 1, size), stated)
+                if answer.status != HTTPStatus.PERMANENT_REDIRECT:
+                    return answer
+                offset = last
+            stated = self._file.digest.get()
+        return self._put_range(ContentRange(offset, size - 1, size) if size and not self._is_whole else None, stated)
+
+    def _put_range(self, span: ContentRange | None, stated: str) -> PutAnswer:
+        return self._connection.put(self._key, self._file.descriptor, span, stated, self._listener.sent)
 
     def _judge(self, answer: PutAnswer) -> str:
         """The path of a file that is there; empty when another attempt makes sense."""

@@ -8,6 +8,15 @@ from msgspec import UNSET, UnsetType
 from corral.base.errors import InvalidInput
 
 CONTENT_RANGE: Final = "Content-Range"
+PENDING: Final = "pending:"
+"""What `X-Content-SHA256` begins with while the sender still computes the digest. What follows names the sender's file
+and its version. The worker shows all of it as `X-Target-SHA256` of the unfinished upload, so that the upload can be
+resumed, and takes the last range only with the digest. For workers that name `Feature.LATE_DIGESTS`."""
+
+
+def is_pending(digest: str) -> bool:
+    """Whether a digest, or the target of an unfinished upload, only stands for one that is still computed."""
+    return digest.startswith(PENDING)
 
 
 class ContentRange(msgspec.Struct, frozen=True):
@@ -45,8 +54,12 @@ class ContentRange(msgspec.Struct, frozen=True):
         return self.end - self.start + 1
 
     @property
+    def is_last(self) -> bool:
+        return self.end == self.total - 1
+
+    @property
     def is_whole(self) -> bool:
-        return self.start == 0 and self.end == self.total - 1
+        return self.start == 0 and self.is_last
 
 
 class EnsureWish(msgspec.Struct, kw_only=True):

@@ -35,6 +35,8 @@ class Feature(StrEnum):
     FILE_FETCHES = "file-fetches"
     """The worker fetches files of models by itself, from other workers and from public servers, and serves them to
     workers that show a ticket: see `wire/files.py`."""
+    LATE_DIGESTS = "late-digests"
+    """The worker takes all ranges of a file but the last one before its digest is known: see `wire/files.py`."""
     INVENTORY = "inventory"
     """The worker says what backends it has whenever that changes, and a fingerprint of it with every heartbeat."""
     CARDS = "cards"

@@ -33,6 +33,8 @@ _WORTH_A_RECEIPT: Final = 16 * 1024 * 1024
 _SETTLED_SECONDS: Final = 2.0
 """A file that was written so shortly ago may be written again without a change of its time."""
 _HASHERS: Final = 2
+_LOOK_SECONDS: Final = 0.25
+"""How often a thread that waits for a digest looks whether it shall stop."""
 _SIDECARS: Final = (".sha256", ".sha256.target")
 _PROOFS: Final = (".corral", "proofs")
 _PROOF: Final = "proof-"
@@ -57,6 +59,8 @@ class LocalFiles:
         self._models = Confined(directory)
         self._receipts = Receipts(directory)
         self._digests: OrderedDict[tuple[str, FileMark], str] = OrderedDict()
+        self._hashing: dict[tuple[str, FileMark], threading.Event] = {}
+        """Digests that are being computed; the event tells when that has ended, with or without a digest."""
         self._lock = threading.Lock()
         self._hashers = threading.BoundedSemaphore(_HASHERS)
 
@@ -139,18 +143,48 @@ class LocalFiles:
         with self._models.reach(whole.parts[len(self._models.base.parts) :], whole) as place:
             yield place.directory, place.name
 
-    def digest(self, path: str, descriptor: int, mark: FileMark, *, stop: threading.Event) -> str:
-        """The SHA-256 of an open file, known or computed."""
+    def known_digest(self, path: str, descriptor: int, mark: FileMark) -> str:
+        """The SHA-256 of an open file if it was computed before, else an empty text."""
         with self._lock:
-            cached = self._digests.get((path, mark))
-        if cached is None and mark.size >= _WORTH_A_RECEIPT:
+            digest = self._digests.get((path, mark), "")
+        if not digest and mark.size >= _WORTH_A_RECEIPT:
             receipt = self._receipts.find(path)
             is_it = receipt is not None and receipt.is_of(os.fstat(descriptor))
-            cached = receipt.sha256 if receipt is not None and is_it else None
-        if cached is not None:
-            return cached
-        with self._hashers:
+            digest = receipt.sha256 if receipt is not None and is_it else ""
+        return digest
+
+    def is_hashing(self, path: str, mark: FileMark) -> bool:
+        """Whether a thread is computing the digest of this version of a file."""
+        with self._lock:
+            return (path, mark) in self._hashing
+
+    def digest(self, path: str, descriptor: int, mark: FileMark, *, stop: threading.Event) -> str:
+        """The SHA-256 of an open file, known or computed. Threads that need the same one wait for the first of them."""
+        while not (digest := self.known_digest(path, descriptor, mark)):
+            with self._lock:
+                others = self._hashing.get((path, mark))
+                if others is None:
+                    self._hashing[path, mark] = ended = threading.Event()
+            if others is None:
+                try:
+                    return self._computed_digest(path, descriptor, mark, stop)
+                finally:
+                    with self._lock:
+                        del self._hashing[path, mark]
+                    ended.set()
+            while not others.wait(_LOOK_SECONDS):
+                if stop.is_set():
+                    raise TransferStopped
+        return digest
+
+    def _computed_digest(self, path: str, descriptor: int, mark: FileMark, stop: threading.Event) -> str:
+        while not self._hashers.acquire(timeout=_LOOK_SECONDS):
+            if stop.is_set():
+                raise TransferStopped
+        try:
             digest = _hash(path, descriptor, mark, stop)
+        finally:
+            self._hashers.release()
         if time.time() - mark.modified / 1e9 > _SETTLED_SECONDS:
             self._keep(path, mark, digest)
         return digest

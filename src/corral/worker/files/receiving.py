@@ -13,7 +13,7 @@ from typing import Self
 import msgspec
 
 from corral.base.open_directories import HERE, ConfinedPath, look
-from corral.wire.files import ContentRange
+from corral.wire.files import ContentRange, is_pending
 from corral.worker.files import disk, refusals
 from corral.worker.files.disk import Promise, hash_name, new_name, part_name, target_name
 from corral.worker.files.store import FileKind, FileStore
@@ -30,17 +30,18 @@ class RangeVerdict(Enum):
 
 
 def judge(span: ContentRange, digest: str, *, size: int = 0, target: str = "", stored: str = "") -> RangeVerdict:
-    """Decide what to do with a range. Pure: LocalAI's rules.
+    """Decide what to do with a range. Pure: LocalAI's rules, and digests that follow with a later range.
 
     `digest` is the expected hash of the whole file as the client states it, `target` as an earlier range stated it, and
     `stored` the hash of a finished file; each is empty when it is unknown. `size` is what was received so far.
     """
+    is_late = is_pending(target) and not is_pending(digest)
     if span.start == 0 and size > 0:
         if not digest or (target or stored) != digest:
             return RangeVerdict.RESTART
         if target and size >= span.total:  # all bytes are there but the hash is wrong
             return RangeVerdict.RESTART
-    elif span.start > 0 and digest and target and target != digest:
+    elif span.start > 0 and digest and target and target != digest and not is_late:
         return RangeVerdict.CONFLICT
     return RangeVerdict.APPEND if span.start == size else RangeVerdict.ELSEWHERE
 
@@ -82,7 +83,7 @@ class Opening:
     def is_complete(self) -> bool:
         """Whether all bytes arrived before, although the sender does not know it. Renames the file if need be."""
         present, span, hashes = self._present, self._span, self._store.hashes
-        if not self._digest or span.start or present.size != span.total:
+        if not self._digest or is_pending(self._digest) or span.start or present.size != span.total:
             return False
         if present.kind is FileKind.FINISHED:
             if hashes.of(self._place.directory, present.name) != self._digest:

@@ -9,7 +9,7 @@ from typing import Final
 
 from aiohttp import web
 
-from corral.wire.files import ContentRange
+from corral.wire.files import ContentRange, is_pending
 from corral.worker.files import refusals
 from corral.worker.files.bodies import SHORTEST, BodyTransfer, invite, mark_taken, take_over
 from corral.worker.files.receiving import RangedUpload, Upload, WholeUpload
@@ -37,8 +37,12 @@ class Uploads:
         # A header's bytes may be no valid text, and this one is stored and reported.
         stated_hash = request.headers.get("X-Content-SHA256", "").encode(errors="replace").decode()
         digest = stated_hash.strip().lower()
-        if content_range := request.headers.get("Content-Range", ""):
-            return await self._receive_range(request, key, parse_content_range(content_range), digest)
+        content_range = request.headers.get("Content-Range", "")
+        span = parse_content_range(content_range) if content_range else None
+        if is_pending(digest) and (span is None or span.is_last):
+            raise refusals.bad_request("the last range of a file must state its hash")
+        if span is not None:
+            return await self._receive_range(request, key, span, digest)
         length = request.content_length
         async with self._threads.opened(lambda: WholeUpload.open(self._store, key, length=length)) as upload:
             await self._take(request, upload, limit=None)

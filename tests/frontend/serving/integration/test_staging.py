@@ -17,7 +17,7 @@ import pytest
 from corral.base.clock import SystemClock
 from corral.base.ids import NodeId
 from corral.files.file_peer import FilePeer
-from corral.files.sending import PeerDiskFull
+from corral.files.sending import FileMark, PeerDiskFull
 from corral.frontend.models.local_files import LocalFile, LocalFiles
 from corral.frontend.serving.staging.decide.sources import WantedFile
 from corral.frontend.serving.staging.http_carrier import HttpCarrier, NoOtherSources
@@ -29,6 +29,7 @@ from corral.frontend.serving.staging.service import (
     StagingWatch,
 )
 from tests.kit.file_worker import TOKEN, FileWorker, open_file_worker
+from tests.kit.held_hash import HeldHash
 from tests.kit.relay import Relay
 from tests.kit.waiting import eventually, within_timeout
 
@@ -73,7 +74,8 @@ class Site:
         self.address = ""
         self.stall_seconds = 10.0
         self.patience_seconds = 10.0
-        self.staging = over_http(self.models, self._file_server)
+        self.takes_late_digests = False
+        self.staging = over_http(self.models, self.file_server)
         self.watch = StagingWatch(SystemClock())
 
     def held(self) -> PausingWatch:
@@ -81,7 +83,7 @@ class Site:
         self.watch = PausingWatch(after=LARGE // 4)
         return self.watch
 
-    async def _file_server(self, _: NodeId) -> FilePeer | None:
+    async def file_server(self, _: NodeId) -> FilePeer | None:
         if not self.address:
             return None
         return FilePeer(
@@ -89,6 +91,7 @@ class Site:
             token=TOKEN,
             stall_seconds=self.stall_seconds,
             patience_seconds=self.patience_seconds,
+            takes_late_digests=self.takes_late_digests,
         )
 
     def write(self, path: str, content: bytes) -> Path:
@@ -106,9 +109,12 @@ class Site:
         return base, self.watch.count
 
 
-@pytest.fixture
-def site(tmp_path: Path) -> Site:
-    return Site(tmp_path)
+@pytest.fixture(params=["digest first", "digest last"])
+def site(request: pytest.FixtureRequest, tmp_path: Path) -> Site:
+    """With both kinds of workers: those that are told the digest of a file before, and those that wait for it."""
+    site = Site(tmp_path)
+    site.takes_late_digests = request.param == "digest last"
+    return site
 
 
 @pytest.fixture
@@ -296,6 +302,151 @@ async def test_what_is_cancelled_stays_for_the_next_time(site: Site, worker: Fil
     _, count = await site.bring("m", "weights.gguf")
     assert count.present_bytes == len(content)
     assert count.sent_bytes < len(content)
+
+
+DIGEST_LAST = pytest.mark.parametrize("site", ["digest last"], indirect=True)
+
+
+@DIGEST_LAST
+async def test_a_file_is_hashed_while_it_is_sent(site: Site, worker: FileWorker, held_hash: HeldHash) -> None:
+    content = noise(LARGE)
+    site.write("weights.gguf", content)
+    bringing = asyncio.create_task(site.bring("m", "weights.gguf"))
+    path = "/v1/files/models/m/weights.gguf"
+
+    async def is_nearly_there() -> bool:
+        return (await worker.ask("HEAD", path)).headers.get("X-File-Size") == str(LARGE - 1024 * 1024)
+
+    await eventually(is_nearly_there, "all of the file but its last bytes")
+    before = await worker.ask("HEAD", path)
+    assert before.headers["X-Target-SHA256"].startswith("pending:")
+    assert not (worker.models / "m/weights.gguf").exists()
+    held_hash.end()
+    base, count = await within_timeout(bringing, lambda: "the file to arrive")
+
+    assert content_of(base, "weights.gguf") == content
+    assert count.sent_bytes == LARGE
+    after = await worker.ask("HEAD", path)
+    assert after.headers["X-Content-SHA256"] == hashlib.sha256(content).hexdigest()
+
+
+@DIGEST_LAST
+async def test_what_was_sent_without_a_digest_is_kept_for_another_frontend(
+    site: Site, worker: FileWorker, held_hash: HeldHash
+) -> None:
+    """As for this one after a restart: it knows the file by its size, time and inode."""
+    content = noise(LARGE)
+    os.utime(site.write("weights.gguf", content), (1, 1))
+    held = site.held()
+    bringing = asyncio.create_task(site.bring("m", "weights.gguf"))
+    await held.until_held()
+    bringing.cancel()
+    held_hash.end()
+    held.go_on()
+    with pytest.raises(asyncio.CancelledError):
+        await within_timeout(bringing, lambda: "the end")
+
+    async def is_free() -> bool:
+        answer = await worker.ask(
+            "PUT", "/v1/files/models/m/weights.gguf", headers={"Content-Range": f"bytes 9-9/{LARGE}"}, body=b"x"
+        )
+        return b"under way" not in answer.body
+
+    await eventually(is_free, "the end of the first upload")
+    site.staging = over_http(site.models, site.file_server)
+    base, count = await site.bring("m", "weights.gguf")
+
+    assert content_of(base, "weights.gguf") == content
+    assert count.sent_bytes < LARGE
+
+
+@DIGEST_LAST
+async def test_a_digest_that_comes_too_late_for_the_file_is_noticed(
+    site: Site, worker: FileWorker, held_hash: HeldHash
+) -> None:
+    """The file changes after it was sent and before it is hashed, and its time is set back."""
+    first, last = noise(LARGE), noise(LARGE, seed=2)
+    file = site.write("weights.gguf", first)
+    os.utime(file, (1, 1))
+    bringing = asyncio.create_task(site.bring("m", "weights.gguf"))
+
+    async def is_nearly_there() -> bool:
+        head = await worker.ask("HEAD", "/v1/files/models/m/weights.gguf")
+        return head.headers.get("X-File-Size") == str(LARGE - 1024 * 1024)
+
+    await eventually(is_nearly_there, "all of the file but its last bytes")
+    with file.open("r+b") as target:
+        target.write(last)
+    os.utime(file, (1, 1))
+    held_hash.end()
+    base, count = await within_timeout(bringing, lambda: "the file to arrive")
+
+    assert content_of(base, "weights.gguf") == last
+    assert count.sent_bytes == 2 * LARGE
+
+
+class NotedSources(NoOtherSources):
+    """Remembers for which nodes it was asked, and of which it was told."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[NodeId, str]] = []
+        self.told: list[tuple[NodeId, str]] = []
+
+    def is_shared_out(self, size: int) -> bool:
+        return True
+
+    async def deliver(
+        self, wanted: WantedFile, node: FilePeer, *, send: Callable[[], Awaitable[str]], heard: Callable[[int], None]
+    ) -> str:
+        self.asked.append((wanted.node_id, wanted.digest))
+        return await send()
+
+    def has_now(self, wanted: WantedFile) -> None:
+        self.told.append((wanted.node_id, wanted.digest))
+
+
+@DIGEST_LAST
+async def test_only_one_node_is_sent_a_file_that_nobody_has_hashed(
+    site: Site, tmp_path: Path, held_hash: HeldHash, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others wait for the digest, by which they find the nodes that have it."""
+    content = noise(LARGE)
+    os.utime(site.write("weights.gguf", content), (1, 1))
+    second_waits = threading.Event()
+    is_hashing = LocalFiles.is_hashing
+
+    def watched(files: LocalFiles, path: str, mark: FileMark) -> bool:
+        if answer := is_hashing(files, path, mark):
+            second_waits.set()
+        return answer
+
+    monkeypatch.setattr(LocalFiles, "is_hashing", watched)
+    sources, file = NotedSources(), LocalFile(path="weights.gguf", size=LARGE)
+    async with open_file_worker(tmp_path / "a") as one, open_file_worker(tmp_path / "b") as two:
+        nodes = {NodeId("a"): one, NodeId("b"): two}
+
+        async def file_server(node: NodeId) -> FilePeer:
+            address = f"127.0.0.1:{nodes[node].port}"
+            return FilePeer(address=address, token=TOKEN, can_fetch=True, takes_late_digests=True)
+
+        carrier = HttpCarrier(LocalFiles(site.models), file_server, sources)
+
+        async def carry(node: NodeId) -> PurePath:
+            async with carrier.route_to(node) as route:
+                assert route is not None
+                return await route.carry("m", [file], StagingWatch(SystemClock()))
+
+        first = asyncio.create_task(carry(NodeId("a")))
+        await eventually(one.is_receiving, "the first node to be sent the file")
+        second = asyncio.create_task(carry(NodeId("b")))
+        await within_timeout(asyncio.to_thread(second_waits.wait), lambda: "the second node to wait")
+        held_hash.end()
+        bases = await within_timeout(asyncio.gather(first, second), lambda: "both nodes to have the file")
+
+    digest = hashlib.sha256(content).hexdigest()
+    assert bases == [one.models / "m", two.models / "m"]
+    assert (sources.told, sources.asked) == ([("a", digest)], [("b", digest)])
+    assert held_hash.count == 1
 
 
 async def test_a_silent_peer_is_given_up(site: Site, worker: FileWorker) -> None:

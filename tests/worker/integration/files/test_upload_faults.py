@@ -259,6 +259,61 @@ async def test_a_later_range_without_a_hash_is_held_to_the_first_one(worker: Fil
     assert list((worker.models / "m").iterdir()) == []
 
 
+PENDING = "pending:" + "5" * 64
+
+
+def all_but_the_last(digest: str = PENDING) -> tuple[dict[str, str], bytes]:
+    """The head and the body of a first range, which leaves a hundred bytes for the last one."""
+    return ranged(DATA, 0, SIZE - 100, digest=digest), DATA[:-100]
+
+
+async def test_the_hash_may_come_with_the_last_range(worker: FileWorker) -> None:
+    await stage(worker, KEY, OTHER)
+    headers, body = all_but_the_last()
+    first = await worker.ask("PUT", PATH, headers=headers, body=body)
+    head = await worker.ask("HEAD", PATH)
+    assert (worker.models / "m" / "f.bin").read_bytes() == OTHER
+    last = await worker.ask("PUT", PATH, headers=ranged(DATA, SIZE - 100), body=DATA[-100:])
+
+    assert (first.status, last.status) == (308, 200)
+    assert (head.headers["X-Target-SHA256"], head.headers["X-File-Size"]) == (PENDING, str(SIZE - 100))
+    assert is_stored(worker)
+
+
+async def test_an_upload_whose_hash_comes_last_is_resumed_before_that(worker: FileWorker) -> None:
+    headers, body = all_but_the_last()
+    await send_and_cut(worker, headers, body[: 2 * BATCH], len(body))
+    await eventually(lambda: nobody_writes(worker), "the end of the upload that was cut")
+    present = int((await worker.ask("HEAD", PATH)).headers["X-File-Size"])
+
+    again = await worker.ask(
+        "PUT", PATH, headers=ranged(DATA, present, SIZE - 100, digest=PENDING), body=body[present:]
+    )
+    last = await worker.ask("PUT", PATH, headers=ranged(DATA, SIZE - 100), body=DATA[-100:])
+
+    assert present > 0
+    assert (again.status, last.status) == (308, 200)
+    assert is_stored(worker)
+
+
+async def test_a_wrong_hash_that_comes_last_leaves_nothing(worker: FileWorker) -> None:
+    headers, body = all_but_the_last()
+    await worker.ask("PUT", PATH, headers=headers, body=body)
+    wrong = await worker.ask("PUT", PATH, headers=ranged(DATA, SIZE - 100, digest=sha(OTHER)), body=DATA[-100:])
+
+    assert (wrong.status, b"sha256 mismatch" in wrong.body) == (400, True)
+    assert not list((worker.models / "m").iterdir())
+
+
+@pytest.mark.parametrize("is_ranged", [True, False])
+async def test_a_file_does_not_become_whole_before_its_hash_is_told(worker: FileWorker, is_ranged: bool) -> None:
+    headers = ranged(DATA, digest=PENDING) if is_ranged else {"X-Content-SHA256": PENDING}
+    answer = await worker.ask("PUT", PATH, headers=headers, body=DATA)
+
+    assert (answer.status, b"must state its hash" in answer.body) == (400, True)
+    assert not (worker.models / "m").exists()
+
+
 @pytest.mark.parametrize("sent", [1, 999, 1001, 5000])
 @pytest.mark.parametrize("is_chunked", [False, True])
 async def test_a_body_of_another_length_than_its_range(worker: FileWorker, sent: int, is_chunked: bool) -> None:

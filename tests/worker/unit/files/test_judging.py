@@ -8,6 +8,7 @@ from corral.wire.files import ContentRange
 from corral.worker.files.receiving import RangeVerdict, judge
 
 ONE, OTHER = "1" * 64, "2" * 64
+PENDING, OTHER_PENDING = "pending:" + ONE, "pending:" + OTHER
 
 FIRST = ContentRange(0, 99, 1000)
 NEXT = ContentRange(100, 199, 1000)
@@ -16,6 +17,7 @@ ALL = ContentRange(0, 999, 1000)
 NOTHING: dict[str, Any] = {}
 BEGUN = {"size": 100, "target": ONE}
 BEGUN_WITHOUT_HASH = {"size": 100}
+BEGUN_WITHOUT_DIGEST = {"size": 100, "target": PENDING}
 FULL_BUT_WRONG = {"size": 1000, "target": ONE}
 FINISHED = {"size": 1000, "stored": ONE}
 
@@ -50,6 +52,14 @@ FINISHED = {"size": 1000, "stored": ONE}
         (NEXT, ONE, NOTHING, RangeVerdict.ELSEWHERE),
         (NEXT, ONE, FINISHED, RangeVerdict.ELSEWHERE),
         (NEXT, OTHER, FINISHED, RangeVerdict.ELSEWHERE),
+        (FIRST, PENDING, NOTHING, RangeVerdict.APPEND),
+        (NEXT, PENDING, BEGUN_WITHOUT_DIGEST, RangeVerdict.APPEND),
+        (NEXT, ONE, BEGUN_WITHOUT_DIGEST, RangeVerdict.APPEND),
+        (FIRST, ONE, BEGUN_WITHOUT_DIGEST, RangeVerdict.RESTART),
+        (FIRST, OTHER_PENDING, BEGUN_WITHOUT_DIGEST, RangeVerdict.RESTART),
+        (NEXT, OTHER_PENDING, BEGUN_WITHOUT_DIGEST, RangeVerdict.CONFLICT),
+        (NEXT, PENDING, BEGUN, RangeVerdict.CONFLICT),
+        (FIRST, PENDING, FINISHED, RangeVerdict.RESTART),
     ],
 )
 def test_a_range_is_judged_by_the_table(

@@ -8,9 +8,9 @@ Nothing is sent to either.
 import asyncio
 import contextlib
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import PurePath
 from typing import Final, Protocol, TypeVar
@@ -21,7 +21,14 @@ from corral.base.errors import CorralError
 from corral.base.ids import NodeId
 from corral.base.tasks import first_failure, task_group
 from corral.files.file_peer import FilePeer, FilePeerAway, FilePeerConnection, LocalFileChanged
-from corral.files.sending import FileMark, FileSending, OutgoingFile, WrongDigest, is_there
+from corral.files.sending import (
+    FileDigest,
+    FileSending,
+    OutgoingFile,
+    WrongDigest,
+    is_hashed_meanwhile,
+    is_there,
+)
 from corral.frontend.models.local_files import LocalFile, LocalFiles, LocalFileUnusable
 from corral.frontend.serving.staging.decide.paths import base_of, own_key, shared_key
 from corral.frontend.serving.staging.decide.sources import WantedFile
@@ -118,6 +125,9 @@ class OtherSources(Protocol):
     ) -> str:
         """Have the file on the node, by `send` or from elsewhere; returns its path there."""
 
+    def has_now(self, wanted: WantedFile) -> None:
+        """A node got the file without `deliver`, and others may get it from there."""
+
 
 class NoOtherSources:
     """The sources of files where only this frontend sends: no node and no public server is asked."""
@@ -129,6 +139,9 @@ class NoOtherSources:
         self, wanted: WantedFile, node: FilePeer, *, send: Callable[[], Awaitable[str]], heard: Callable[[int], None]
     ) -> str:
         return await send()
+
+    def has_now(self, wanted: WantedFile) -> None:
+        """Nobody is asked for it."""
 
 
 Keeping = Callable[[str, NodeId, Sequence[LocalFile], StagingWatch], AbstractAsyncContextManager[None]]
@@ -220,8 +233,7 @@ class HttpRoute:
                     return ""  # sending has the patience for it
                 if remote is None or remote.size != file.size:
                     return ""
-                with self._files.opened(file.path) as (descriptor, mark):
-                    outgoing = self._outgoing(file.path, descriptor, mark, stop)
+                with self._outgoing(file.path, stop) as outgoing:
                     return remote.path if is_there(remote, outgoing) else ""
 
             return work
@@ -248,17 +260,28 @@ class HttpRoute:
         """Have one file on the node, from here or from elsewhere; returns its path there."""
 
         async def send() -> str:
-            return await self._lanes.run(lambda connection, stop: self._send(connection, stop, model, file, watch))
+            path, _ = await self._lanes.run(lambda connection, stop: self._send(connection, stop, model, file, watch))
+            return path
 
         if not self._peer.can_fetch or not self._sources.is_shared_out(file.size):
             return await send()
-        key = own_key(model, file.path)
-        path, digest = await self._lanes.run(lambda connection, stop: self._look(connection, stop, key, file))
+        wanted = WantedFile(
+            node_id=self._node_id,
+            model=model,
+            path=file.path,
+            key=own_key(model, file.path),
+            digest="",
+            size=file.size,
+        )
+        path, digest = await self._lanes.run(lambda connection, stop: self._look(connection, stop, wanted.key, file))
+        if not path and not digest:  # no other node is known to have it
+            path, digest = await self._lanes.run(
+                lambda connection, stop: self._send(connection, stop, model, file, watch)
+            )
+            self._sources.has_now(msgspec.structs.replace(wanted, digest=digest))
         if not path:
             watch.begin(file.path)
-            wanted = WantedFile(
-                node_id=self._node_id, model=model, path=file.path, key=key, digest=digest, size=file.size
-            )
+            wanted = msgspec.structs.replace(wanted, digest=digest)
             heard = partial(watch.fetched, file.path)
             path = await self._sources.deliver(wanted, self._peer, send=send, heard=heard)
         watch.done(file.path)
@@ -267,42 +290,51 @@ class HttpRoute:
     def _look(
         self, connection: FilePeerConnection, stop: threading.Event, key: str, file: LocalFile
     ) -> tuple[str, str]:
-        """Where the node has the file, if it has; and the digest of the file."""
-        with self._files.opened(file.path) as (descriptor, mark):
-            outgoing = self._outgoing(file.path, descriptor, mark, stop)
+        """Where the node has the file, if it has; and the digest of the file.
+
+        Both are empty for a file that nobody has hashed and that should be sent at once. Only one transfer does that;
+        others wait for the digest, by which they find the first node that has the file.
+        """
+        with self._outgoing(file.path, stop) as outgoing:
             try:
                 remote = connection.head(key, file.size)
             except FilePeerAway:
                 remote = None  # sending has the patience for it
-            is_here = remote is not None and is_there(remote, outgoing)
-            return remote.path if remote is not None and is_here else "", outgoing.digest()
+            if remote is not None and is_there(remote, outgoing):
+                return remote.path, outgoing.digest.get()
+            is_first = not self._files.is_hashing(file.path, outgoing.mark)
+            if is_first and is_hashed_meanwhile(self._peer, outgoing):
+                return "", ""
+            return "", outgoing.digest.get()
 
     def _send(
         self, connection: FilePeerConnection, stop: threading.Event, model: str, file: LocalFile, watch: StagingWatch
-    ) -> str:
+    ) -> tuple[str, str]:
+        """Send the file; returns its path on the node, and its digest."""
         key = own_key(model, file.path)
         for left in reversed(range(_TRIES)):
             watch.begin(file.path)
-            with self._files.opened(file.path) as (descriptor, mark):
-                outgoing = self._outgoing(file.path, descriptor, mark, stop)
+            with self._outgoing(file.path, stop) as outgoing:
                 listener = _Listener(watch, file.path)
                 try:
                     path = FileSending(connection, key, outgoing, stop=stop, listener=listener).run()
                 except (LocalFileChanged, WrongDigest):
-                    self._files.forget(file.path, mark)
+                    self._files.forget(file.path, outgoing.mark)
                     if not left:
                         raise
                 else:
                     watch.done(file.path)
-                    return path
+                    return path, outgoing.digest.get()
         raise AssertionError("not reached")
 
-    def _outgoing(self, path: str, descriptor: int, mark: FileMark, stop: threading.Event) -> OutgoingFile:
-        digests: list[str] = []
-
-        def digest() -> str:
-            if not digests:
-                digests.append(self._files.digest(path, descriptor, mark, stop=stop))
-            return digests[0]
-
-        return OutgoingFile(descriptor=descriptor, mark=mark, digest=digest)
+    @contextmanager
+    def _outgoing(self, path: str, stop: threading.Event) -> Iterator[OutgoingFile]:
+        """A file that is open and can be hashed."""
+        with self._files.opened(path) as (descriptor, mark):
+            digest = FileDigest(
+                lambda: self._files.known_digest(path, descriptor, mark),
+                lambda end: self._files.digest(path, descriptor, mark, stop=end),
+                stop,
+            )
+            with contextlib.closing(digest):
+                yield OutgoingFile(descriptor=descriptor, mark=mark, digest=digest)

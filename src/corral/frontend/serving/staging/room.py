@@ -77,9 +77,13 @@ class StagingPart(msgspec.Struct, frozen=True, kw_only=True):
             address = (await nodes.contacts.of(node_id)).http_address
             if not address:
                 return None
-            can_fetch = await names(node_id, Feature.FILE_FETCHES)
-            token, tls = await nodes.tokens.of(node_id), await nodes.doors.file_server(node_id)
-            return FilePeer(address=address, token=token, can_fetch=can_fetch, tls=tls)
+            return FilePeer(
+                address=address,
+                token=await nodes.tokens.of(node_id),
+                tls=await nodes.doors.file_server(node_id),
+                can_fetch=await names(node_id, Feature.FILE_FETCHES),
+                takes_late_digests=await names(node_id, Feature.LATE_DIGESTS),
+            )
 
         async def node_name(node_id: NodeId) -> str:
             return (await nodes.contacts.of(node_id)).name

@@ -103,6 +103,11 @@ class FileSources:
                     self._log(wanted, source, error)
                 failed.add(source)
 
+    def has_now(self, wanted: WantedFile) -> None:
+        """A node got the file without `deliver`, and others may get it from there."""
+        self._note(wanted)
+        self._changed.ring()
+
     @asynccontextmanager
     async def _turn(
         self, wanted: WantedFile, failed: frozenset[FileSource], *, has_origin: bool
