@@ -17,7 +17,7 @@ from corral.oci.manifests import ASSUMED, ImageFacts, ImagePlatform, PlatformIma
 
 
 def read_platform(text: str) -> ImagePlatform | None:
-    """A platform as workers write it, `linux/arm64` or `linux/arm/v7`; None when it is none."""
+    """A platform as workers write it, `linux/arm64` or `linux/arm/v7`; None when the text is no platform."""
     match text.split("/"):
         case [os, architecture, *rest] if os and architecture and len(rest) <= 1:
             return ImagePlatform(os=os, architecture=architecture, variant="".join(rest))

@@ -164,5 +164,5 @@ def _again(loading: Loading) -> str:
     if loading.is_permanent:
         return "; this does not pass by itself: the model, its files or its engine have to be changed"
     if loading.retry_in_seconds is not None:
-        return f"; it is tried again for whoever asks in {loading.retry_in_seconds} s"
+        return f"; a request in {loading.retry_in_seconds} s tries it again"
     return ""

@@ -74,8 +74,8 @@ class TimeOuts:
     """How long a client's connection may stay without a request. Longer than most load balancers keep theirs."""
     load: float = setting(
         seconds("0s", "1h").into(lambda wait: wait or math.inf),
-        """How long a request waits for a model that is not loaded, before it is told to come back; 0 waits as long as
-        the client does. 30 s: small models are there by then, and most clients still are.""",
+        """How long a request waits for a model that is not loaded, before it is refused with a time to try again;
+        0 waits as long as the client does. 30 s: small models are there by then, and most clients still are.""",
         name="load_wait",
         aliases=("LOCALAI_MODEL_LOAD_WAIT",),
         default="30s",
@@ -167,9 +167,9 @@ class Limits:
     )
     source_registrations: int = setting(
         whole(0, 1_000_000),
-        """Registrations of workers that one address may send per minute, and at once; more are told to come back. 0 is
-        without limit. 300: a room of workers behind one address may restart together, and nobody can keep control
-        busy with them.""",
+        """Registrations of workers that one address may send per minute, and at once; others are refused with a time to
+        try again. 0 is without limit. 300: a room of workers behind one address may restart together, and nobody can
+        keep control busy with them.""",
         default=300,
     )
     backlog: int = 4096
@@ -243,7 +243,7 @@ class GatewayConfig(PublicPort):
     )
     reuse_port: bool = setting(
         SWITCH,
-        "Share the port with other gateways of the same user. Off by default: a taken port is then told.",
+        "Share the port with other gateways of the same user. Off by default: a taken port is then an error.",
         default=False,
     )
     plain_port: int | None = setting(

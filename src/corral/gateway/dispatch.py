@@ -299,7 +299,7 @@ class RequestDispatcher:
         try:
             is_needed = True
             while is_needed:
-                with contextlib.suppress(CorralError):  # whoever waits for it asks again
+                with contextlib.suppress(CorralError):  # a waiting client asks again
                     loading = await self._ensurer.ensure(model)
                     if loading.state == "failed":
                         self._refuse_awaiting(model, loading)

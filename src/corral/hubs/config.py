@@ -78,7 +78,7 @@ class HubsConfig:
     private_redirects: bool = setting(
         SWITCH,
         """Whether a public host may redirect downloads of models to an address of the own network. Not by default:
-        whoever writes a gallery could have the frontend read what only it can reach.""",
+        the author of a gallery could have the frontend read what only the frontend can reach.""",
         default=False,
     )
     answer_timeout: timedelta = setting(

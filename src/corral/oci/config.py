@@ -71,7 +71,7 @@ class ImagesConfig:
         SWITCH,
         """Whether backends are refused of which nothing shows what they must be: images of a gallery without a policy
         for signatures and without a digest, and archives without a SHA-256 sum. Directories on this machine are not
-        looked at. Not by default, as in LocalAI: most galleries have no policy, and it is told in the log.""",
+        looked at. Not by default, as in LocalAI: most galleries have no policy, and the log says so.""",
         name="require_backend_integrity",
         aliases=("LOCALAI_REQUIRE_BACKEND_INTEGRITY", "REQUIRE_BACKEND_INTEGRITY"),
         default=False,
@@ -95,7 +95,7 @@ class ImagesConfig:
     niceness: int = setting(
         whole(0, 19),
         """How far pulling and unpacking stand back behind everything else on the machine; 0: not at all. 10, because
-        whoever waits for a token would notice, and whoever waits for an install would not.""",
+        somebody who waits for a token would notice, and somebody who waits for an install would not.""",
         name="pull_niceness",
         default=10,
     )

@@ -211,7 +211,7 @@ class Children:
         try:
             self._on_change(self.pids)
         except Exception:
-            log.exception("nobody was told of the process ids", extra={"event": "child.callback_failed"})
+            log.exception("the callback for process ids failed", extra={"event": "child.callback_failed"})
 
     def _all(self) -> Iterator[_KeptChild]:
         return (member for members in self._groups for member in members)

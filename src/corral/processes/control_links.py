@@ -55,7 +55,7 @@ def nats_offer(config: ControlConfig) -> Callable[[], NatsOffer]:
 def warn_of_shared_logins(config: ControlConfig) -> None:
     if config.minter is None:
         log.warning(
-            "NATS has no users of nodes: whoever has one worker's login hears and answers for all of them; "
+            "NATS has no users of nodes: who has one worker's login can read and answer the messages of all; "
             "set CORRAL_NATS_ACCOUNT_SEED, see the guide to several frontends",
             extra={"event": "nats.shared_logins"},
         )

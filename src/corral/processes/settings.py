@@ -149,7 +149,7 @@ class SigningSettings:
         env="CORRAL_SIGNING_PASSWORD",
         aliases=("COSIGN_PASSWORD",),
         default="",
-        default_text="whoever is at the terminal is asked",
+        default_text="asked at the terminal",
         secret=True,
     )
 

@@ -43,9 +43,9 @@ class RequestDefaults(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=T
     mirostat_eta: float = 0.1
     mirostat_tau: float = 5.0
     seed: int = -1
-    """-1 is a new one each time."""
+    """Seed of the sampling; -1 uses a new one for each request."""
     stop: tuple[str, ...] = ()
-    """Added to the request's own."""
+    """Stop sequences in addition to the request's own."""
     threads: int = 0
     ignore_eos: bool = False
     n_keep: int = 0
@@ -60,7 +60,7 @@ class PromptTemplates(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=T
     chat: str = ""
     chat_message: str = ""
     function: str = ""
-    """In place of `chat`, for a request with tools."""
+    """The template that replaces `chat` for a request with tools."""
     completion: str = ""
     edit: str = ""
     multimodal: str = ""
@@ -78,11 +78,12 @@ class AdapterModel(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True
     """How requests for one model become messages for its backend."""
 
     name: str
-    """What answers call it."""
+    """The model's name in answers."""
     identity: str = ""
-    """What the backend compares: `ModelOptions.Model` of its load."""
+    """The `ModelOptions.Model` of the replica's load, by which the backend recognises the model."""
     file: str = ""
-    """Where its weights are on the node, if they are a file: some backends for speech want to be told again."""
+    """Where its weights are on the node, if they are a file: some backends for speech need the path in every
+    request."""
     voice: str = ""
     """Who speaks when the request names nobody."""
     use_tokenizer_template: bool = False
@@ -110,7 +111,7 @@ class AdapterReplica(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=Tr
     files_url: str = ""
     """The file server of its machine; empty without one, and on the adapter's own machine."""
     files_token: str = ""
-    """What that file server wants to hear."""
+    """The bearer token of that file server."""
     files_by_parent: bool = False
     """Whether the parent passes files of requests to and from its machine, which has no file server."""
     folder: str = ""
@@ -174,7 +175,7 @@ class FileWish(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True, ta
 
     number: int
     key: str
-    """Of the replica."""
+    """The bearer key of the replica."""
     verb: FileVerb
     path: str = ""
     target: str = ""

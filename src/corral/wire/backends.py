@@ -135,7 +135,7 @@ class RollbackRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class ChangeReply(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """Answer to all of them. What was stopped is told also when the rest failed."""
+    """Answer to all of them. The stopped processes are listed even if a later step failed."""
 
     success: bool = msgspec.field(default_factory=bool)
     error: str = ""
@@ -236,7 +236,7 @@ class Phase(StrEnum):
 
 
 class FileBytes(msgspec.Struct, array_like=True, frozen=True):
-    """How far one file is."""
+    """The progress of one file."""
 
     name: str
     state: str
@@ -257,7 +257,7 @@ class InstallBytes(msgspec.Struct, kw_only=True, omit_defaults=True):
     attempt: int = 0
     """Larger each time that the node begins on the same operation; the numbers of events begin at 1 again with it."""
     files: list[FileBytes] = []
-    """One by one, for the pull of a model."""
+    """The progress of each file, for the pull of a model."""
     file_index: int = 0
     """Which file it is, counted from 1, when files of a model are brought to the node."""
     total_files: int = 0

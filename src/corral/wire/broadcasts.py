@@ -13,7 +13,7 @@ from corral.wire.backends import InstallBytes
 
 
 class NodeProgressStatus(StrEnum):
-    """How far one node is with an operation."""
+    """The progress of an operation on one node."""
 
     QUEUED = "queued"
     DOWNLOADING = "downloading"
@@ -34,7 +34,7 @@ class StagingStatus(msgspec.Struct, kw_only=True):
     """The share of all files that is there, from 0 to 100."""
     speed: str = ""
     file_index: int = 0
-    """Counts from 1."""
+    """Number of the current file, counted from 1."""
     total_files: int = 0
     message: str = ""
     started_at: str = ""
@@ -67,7 +67,7 @@ class OperationStatus(msgspec.Struct, kw_only=True, omit_defaults=True):
     file_name: str = msgspec.field(default_factory=str)
     error: str = ""
     processed: bool = msgspec.field(default_factory=bool)
-    """It is over, well or not."""
+    """Whether the operation has ended, successfully or not."""
     message: str = msgspec.field(default_factory=str)
     progress: float = msgspec.field(default_factory=float)
     phase: str = ""

@@ -12,7 +12,7 @@ class BackendNetwork(StrEnum):
 
     NONE = "none"
     LOOPBACK = "loopback"
-    """Only to its own machine."""
+    """Connections only within the backend's own machine."""
     ANY = "any"
 
 
@@ -45,7 +45,7 @@ class ConfinementWish(msgspec.Struct, kw_only=True, omit_defaults=True, frozen=T
 
 
 class ConfinementReport(msgspec.Struct, kw_only=True, omit_defaults=True, frozen=True):
-    """What a worker's machine can give. Told at registration."""
+    """What a worker's machine offers for confining backends, sent at registration."""
 
     is_on: bool = False
     landlock: int = 0

@@ -74,7 +74,7 @@ class ExternalEngineView(msgspec.Struct, kw_only=True):
     `disabled`."""
     reason: str = ""
     since: str | None = None
-    """When this state began."""
+    """When the engine's current state began."""
     checked_at: str | None = None
     in_flight: int | None = None
     """None while a gateway is silent."""

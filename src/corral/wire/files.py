@@ -141,20 +141,20 @@ class FetchAsk(msgspec.Struct, kw_only=True, omit_defaults=True):
     key: str
     size: int
     digest: str
-    """SHA-256. Whatever comes and has another one is thrown away."""
+    """SHA-256 of the file; received content with another digest is deleted."""
     peer: str = ""
-    """Host and port of another worker."""
+    """Host and port of another worker that has the file."""
     peer_name: str = ""
-    """What its certificate must be good for; empty: it speaks plain text."""
+    """The name that the peer's certificate must be valid for; empty if it speaks plain text."""
     peer_key: str = ""
-    """What the file is called there."""
+    """The key of the file at that worker."""
     ticket: str = ""
     url: str = ""
-    """Of a public server, without credentials."""
+    """The URL of the file at a public server, without credentials."""
 
 
 class FetchNews(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """How far a fetch is."""
+    """The progress of a fetch."""
 
     present: int = 0
     """Bytes that are there, those of earlier attempts included."""

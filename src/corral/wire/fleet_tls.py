@@ -93,12 +93,13 @@ class IssuedCertificate(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class DoorState(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
-    """What the door of a worker is told, all of it with every change, as one JSON document per line."""
+    """The complete state that the worker sends its door after every change, as one JSON document per line."""
 
     certificate: str = ""
     key: str = ""
     authority: str = ""
-    """Empty until the first certificate is there: then every handshake is refused."""
+    """PEM of the fleet's authority. Empty until the first certificate arrives; until then every handshake is
+    refused."""
     file_server: int = 0
     """Local port of the worker's HTTP server."""
     health: int = 0

@@ -16,7 +16,7 @@ class NodeBackendView(msgspec.Struct, kw_only=True):
     uri: str
     digest: str
     seen_at: str
-    """When the node said so."""
+    """When the node reported this."""
     age_seconds: float = 0.0
     """How long ago that was."""
 
@@ -92,9 +92,9 @@ class GalleryItem(msgspec.Struct, kw_only=True, rename="camel"):
     tags: list[str] | None
     gallery: str
     installed: bool
-    """On some node."""
+    """Whether some node has the backend."""
     version: str
-    """That the gallery offers."""
+    """The version that the gallery offers."""
     processing: bool
     job_id: str = msgspec.field(name="jobID")
     is_deletion: bool
@@ -178,7 +178,7 @@ class NodesFitView(FitView, kw_only=True):
     nodes: list[str]
     """Names of the nodes."""
     installed_on: list[str] = []
-    """Those of them that have the build."""
+    """Names of those nodes that have the build."""
 
 
 class GalleryEntryView(msgspec.Struct, kw_only=True):
@@ -289,7 +289,7 @@ class BackendUpgradeView(msgspec.Struct, kw_only=True):
     uri: str = ""
     """Where it is to be had; empty when nobody offers it."""
     looked_at: str | None = None
-    """When its registry last told what it has."""
+    """When its registry last answered what it offers."""
     nodes: list[NodeUpgradeView]
 
 

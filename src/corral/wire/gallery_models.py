@@ -36,7 +36,7 @@ class GalleryModelView(msgspec.Struct, kw_only=True):
     uses: list[str] = []
     """What it is for, in LocalAI's words: `chat`, `embeddings`."""
     backend: str = ""
-    """Empty where only its base definition tells."""
+    """The backend; empty where only the base definition names it."""
     bytes: int | None = None
     """As the gallery says, or as the names of its files suggest; null if neither tells."""
     is_size_guessed: bool = False
@@ -45,7 +45,7 @@ class GalleryModelView(msgspec.Struct, kw_only=True):
     is_installed: bool = False
     """Whether the fleet has a model of this name."""
     fit: GalleryFitView | None = None
-    """Only in lists."""
+    """Whether the fleet can run the model; only in lists."""
 
 
 class GalleryModelList(msgspec.Struct, kw_only=True):
@@ -86,7 +86,7 @@ class GalleryEstimate(msgspec.Struct, kw_only=True):
     """What a model needs, as far as the heads of its files tell before they are downloaded."""
 
     bytes: int | None
-    """All files; null if one is not known."""
+    """Size of all files; null if one is not known."""
     is_size_guessed: bool = False
     memory_bytes: int | None = None
     """RAM, or video memory where all of it is there, with a context of `context` tokens."""
@@ -97,7 +97,7 @@ class GalleryEstimate(msgspec.Struct, kw_only=True):
     parameters: int = 0
     quantisation: str = ""
     disk_free_bytes: int | None = None
-    """Of the store with the most room; null while none is known."""
+    """Free space of the store with the most room; null while none is known."""
     problems: list[str] = []
     """What could not be learned, and why."""
 

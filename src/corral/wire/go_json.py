@@ -178,7 +178,7 @@ def format_time(time: datetime) -> str:
 
 
 def parse_time(text: str) -> datetime:
-    """Read any RFC 3339 time; digits beyond microseconds are cut off. ValueError when it is none."""
+    """Read any RFC 3339 time; digits beyond microseconds are cut off. ValueError when the text is no such time."""
     cleaned = text.strip()
     head, dot, tail = cleaned.partition(".")
     if dot:

@@ -18,7 +18,7 @@ ALPHABET: Final = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 _READ_AS: Final = str.maketrans({"O": "0", "I": "1", "L": "1", "-": None, " ": None, "\t": None})
 _GROUP: Final = 4
 CODE_CHARACTERS: Final = 16
-"""80 random bits."""
+"""Characters of a code, which hold 80 random bits."""
 CHECK_CHARACTERS: Final = 4
 """A mistyped code is noticed before it is sent: one in a million is not."""
 _FINGERPRINT_CHARACTERS: Final = 16
@@ -79,7 +79,7 @@ class FleetProof(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     version: str
     time: str
-    """The frontend's clock."""
+    """The time by the frontend's clock."""
     key: str
     """The fleet's public key: Ed25519, base64."""
     certificates: list[str] = []
@@ -143,11 +143,11 @@ class CreatedInvitation(InvitationView, kw_only=True):
 
     code: str
     pin: str
-    """By which the joining machine knows the fleet."""
+    """The pin by which the joining machine recognises the fleet."""
     url: str
     """Where the frontend says that it is reached; its host may be a wildcard, or on loopback."""
     nats_urls: list[str] = []
-    """Where the machine will find NATS. None: it must be told in its settings."""
+    """Where the machine will find NATS; empty if its settings must say so."""
 
 
 class JoiningView(msgspec.Struct, kw_only=True):
@@ -156,9 +156,9 @@ class JoiningView(msgspec.Struct, kw_only=True):
     url: str
     """Where the frontend says that it is reached; its host may be a wildcard, or on loopback."""
     nats_urls: list[str]
-    """Where machines will find NATS. None: they must be told in their settings."""
+    """Where machines will find NATS; empty if their settings must say so."""
     pin: str
-    """By which a joining machine knows the fleet."""
+    """The pin by which a joining machine recognises the fleet."""
     by_token: bool
     """Whether the registration token, or a key of scope node, lets machines in: the only way for LocalAI's workers."""
     approves_by_token: bool
@@ -188,4 +188,4 @@ class JoinCheckAnswer(msgspec.Struct, kw_only=True, omit_defaults=True):
     invitation: str = ""
     """For a join code: a sentence about how long and how often it can be used."""
     nats_urls: list[str] | None = None
-    """Where the machine will find NATS; empty when it must be told in its settings, null from older frontends."""
+    """Where the machine will find NATS; empty if its settings must say so, null from older frontends."""

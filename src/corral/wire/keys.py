@@ -68,8 +68,8 @@ IMPLIED: dict[Scope, frozenset[Scope]] = {
 ROLES: Final = (Scope.ADMIN, Scope.OPERATOR, Scope.VIEWER, Scope.INFERENCE)
 """The scopes that are for people, the most powerful first."""
 LIMITED_INFERENCE: Final = "inference of some models"
-"""What gateways are told in place of the scope `inference` for a key that is limited to some models, and what is
-stored: gateways and frontends of a version that knows nothing of such limits then refuse the key."""
+"""Replaces the scope `inference` in the database and in the view for gateways when a key is limited to some models.
+Versions that know nothing of such limits then refuse the key."""
 
 
 class ApiKey(msgspec.Struct, frozen=True, kw_only=True):
@@ -197,7 +197,7 @@ class KeyView(msgspec.Struct, kw_only=True):
     state: str
     """`active`, `expired` or `revoked`."""
     user: str = ""
-    """Whose it is; empty for a key of nobody in particular."""
+    """The user that the key belongs to; empty for a key without a user."""
     models: list[str] | None = None
     """The only models that it may ask; null: all."""
     session: str = ""

@@ -50,7 +50,7 @@ class NodeRow(msgspec.Struct, kw_only=True, frozen=True):
     since: str
     """When the status began, as far as that is known."""
     heard_at: str
-    """The last heartbeat."""
+    """Time of the last heartbeat."""
     address: str
     labels: dict[str, str]
     capability: str
@@ -173,14 +173,14 @@ class AttentionItem(msgspec.Struct, kw_only=True, frozen=True):
     """One item of the topic `attention`, and of the fleet summary: something that needs a person."""
 
     id: str
-    """The same as long as it is about the same thing."""
+    """Stable as long as the item is about the same subject and problem."""
     kind: str
     severity: str
     """`alarm`, `warning` or `notice`."""
     title: str
     why: str
     since: str | None
-    """Null where nobody knows."""
+    """When it began; null if that is unknown."""
     subject: AttentionSubject
     act: AttentionAct | None
     count: int = 1
@@ -205,7 +205,7 @@ class FleetSummary(msgspec.Struct, kw_only=True, frozen=True):
     """The one item of the topic `summary`, whose key is `fleet`."""
 
     nodes: dict[str, int]
-    """By status."""
+    """Number of nodes by status."""
     models: int
     loaded_models: int
     replicas: int
@@ -217,7 +217,7 @@ class FleetSummary(msgspec.Struct, kw_only=True, frozen=True):
     operations: dict[str, int]
     """By state, of those that are not over."""
     attention: dict[str, int]
-    """By severity."""
+    """Number of items by severity."""
     brake: str
     """Why nothing is evicted or rescheduled now; empty when all is well."""
     control: str
@@ -247,7 +247,7 @@ class LiveFrame(msgspec.Struct, kw_only=True, omit_defaults=True):
     topic: str
     items: dict[str, Any]
     gone: list[str] = []
-    """Keys of items that are there no more; only in changes."""
+    """Keys of removed items; only in changes."""
     first: bool = False
     """The snapshot of the topic begins here: what was known of it before is void."""
     whole: bool = False
@@ -262,7 +262,7 @@ class LiveReady(msgspec.Struct, kw_only=True):
     at: str
     frontend: str
     topics: list[str]
-    """Those that the caller may read."""
+    """The topics that the caller may read."""
 
 
 # History.

@@ -106,7 +106,7 @@ class CapableModel(msgspec.Struct, kw_only=True, omit_defaults=True):
     disabled: bool = msgspec.field(default_factory=bool)
     pinned: bool = msgspec.field(default_factory=bool)
     loaded_on: list[LoadedOn] = []
-    """For administrators."""
+    """The nodes that run the model, for administrators only."""
     source: str = ""
     """`registry-only` for a model that nodes run, but that has no configuration any more."""
 
@@ -181,7 +181,7 @@ class ModelText(msgspec.Struct, kw_only=True):
     """Answer of `GET /api/models/edit/NAME`."""
 
     config: str
-    """Its YAML."""
+    """The model's YAML."""
     name: str
 
 
@@ -197,7 +197,7 @@ class ModelApplyAsk(msgspec.Struct, kw_only=True):
     name: str = ""
     variant: str = ""
     overrides: dict[str, Any] = {}
-    """Laid over the configuration."""
+    """Values that replace those of the configuration."""
     files: list[dict[str, Any]] = []
     """Files beside those of the model: `filename`, `uri`, `sha256`."""
 

@@ -120,8 +120,8 @@ class ModelCounts(msgspec.Struct, kw_only=True, omit_defaults=True):
     first_byte: HistogramCounts = msgspec.field(default_factory=HistogramCounts)
     """Seconds from a request to the first byte of its answer, with all waiting in between."""
     answer_seconds: float = 0.0
-    """From the first byte of answers to their end, of those that told their tokens. Those in one piece count from the
-    moment at which the replica was asked."""
+    """Time from the first byte of answers to their end, for answers that stated their tokens. Those in one piece count
+    from the moment at which the replica was asked."""
     in_flight: int = 0
     """At the moment, as the next one."""
     waiting: int = 0
@@ -207,15 +207,15 @@ _READERS: Final[Mapping[MetricDescription, Callable[[GatewayCounts], _Values]]] 
     _counter("wait_seconds", "How long those requests waited, together.", "model"): (
         _by_model(lambda model: model.wait_seconds)
     ),
-    _counter("prompt_tokens", "Tokens of prompts, where the engine told them.", "model"): (
+    _counter("prompt_tokens", "Tokens of prompts, where the engine states them.", "model"): (
         _by_model(lambda model: model.prompt_tokens)
     ),
-    _counter("completion_tokens", "Tokens of answers, where the engine told them.", "model"): (
+    _counter("completion_tokens", "Tokens of answers, where the engine states them.", "model"): (
         _by_model(lambda model: model.completion_tokens)
     ),
     _counter(
         "answer_seconds",
-        "How long the answers took that told their tokens, from their first byte to their end; tokens by seconds are "
+        "How long the answers took that stated their tokens, from their first byte to their end; tokens by seconds are "
         "the speed of one answer.",
         "model",
     ): _by_model(lambda model: model.answer_seconds),

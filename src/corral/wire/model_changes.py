@@ -27,7 +27,7 @@ class ModelRollback(msgspec.Struct, kw_only=True):
 
     name: str
     number: int
-    """Of the change after which the model was what it shall be again."""
+    """Number of the change whose result is restored."""
     dry_run: bool = False
 
 
@@ -51,9 +51,9 @@ class ModelChange(msgspec.Struct, kw_only=True):
 
     name: str
     number: int
-    """Of the change; it counts up for ever."""
+    """Number of the change; it only ever counts up."""
     revision: str
-    """Of the configuration: the same configuration has the same."""
+    """Hash of the configuration; equal configurations have equal ones."""
     change: str
     """What was done, such as `edited`; empty when it was like this already."""
     warnings: list[str] = []

@@ -46,7 +46,7 @@ class PullPlanView(msgspec.Struct, kw_only=True):
     """The model's YAML."""
     files: list[PullFileView]
     bytes: int
-    """Of all files, as far as their sizes are known."""
+    """Size of all files, as far as it is known."""
     needed_bytes: int
     """Disk space that is still needed."""
     free_bytes: int
@@ -62,7 +62,7 @@ class PullPlanView(msgspec.Struct, kw_only=True):
     refusal: str = ""
     """Why the pull would be refused now; empty: it would be accepted."""
     hash: str = ""
-    """Of what would be done; `plan_hash` of the pull can name it."""
+    """Hash of what would be done; `plan_hash` of the pull can name it."""
     text: str = ""
     """The plan as the command line prints it."""
 
@@ -79,7 +79,7 @@ class StoreView(msgspec.Struct, kw_only=True):
 
     id: str
     name: str
-    """Where it is: `host:/directory`."""
+    """Where the store is: `host:/directory`."""
     is_own: bool
     """Whether the frontend that answers has it."""
     is_away: bool
@@ -101,7 +101,7 @@ class StorageView(msgspec.Struct, kw_only=True):
 
     stores: list[StoreView]
     problem: str = ""
-    """Why the frontend that answers has no store of its own; then nothing is told of files."""
+    """Why the frontend that answers has no store of its own; then nothing is known about files."""
     used_bytes: int = 0
     quota_bytes: int = 0
     """0: no limit."""
@@ -110,7 +110,7 @@ class StorageView(msgspec.Struct, kw_only=True):
     unneeded: list[UnneededFileView] = []
     """Files that no model needs."""
     partial_bytes: int = 0
-    """Of downloads that no pull will go on with."""
+    """Bytes of downloads that no pull will continue."""
 
 
 class PruneAsk(msgspec.Struct, kw_only=True):
@@ -128,7 +128,7 @@ class PruneView(msgspec.Struct, kw_only=True):
     kept: list[UnneededFileView]
     """Files that no model needs and that stay, with the reasons."""
     partial_bytes: int = 0
-    """Of downloads that no pull will go on with; they are deleted too."""
+    """Bytes of downloads that no pull will continue; they are deleted too."""
 
 
 class StagingStart(msgspec.Struct, kw_only=True):
@@ -136,7 +136,7 @@ class StagingStart(msgspec.Struct, kw_only=True):
 
     model: str
     nodes: list[str] = []
-    """Ids."""
+    """Ids of the nodes."""
     selector: dict[str, str] = {}
     """Every node that has these labels."""
     all: bool = False

@@ -50,7 +50,7 @@ ASSUMED_ROUTES: Final = ADAPTED_ROUTES - {EDITS, MESSAGES, COUNT_TOKENS}
 
 
 def known_routes(routes: Iterable[str]) -> frozenset[str]:
-    """Those of the routes that are routes of inference."""
+    """Return those of the routes that are routes of inference."""
     return frozenset(routes) & ROUTE_USES.keys()
 
 
@@ -139,7 +139,7 @@ class LoadJobView(msgspec.Struct, kw_only=True):
     node: str = ""
     """Where it is loaded, once that is chosen."""
     is_permanent: bool = False
-    """It failed, and trying again changes nothing until somebody changes the model, its files or its engine."""
+    """Whether the load failed for a reason that lasts until somebody changes the model, its files or its engine."""
     began_at: str = ""
     changed_at: str = ""
 
@@ -160,7 +160,7 @@ class ModelOriginView(msgspec.Struct, kw_only=True):
     reference: str
     """What was asked for, as it was typed."""
     resolved: str = ""
-    """The same with everything pinned: a commit, a digest."""
+    """The reference with everything pinned: a commit, a digest."""
     gallery: str = ""
     """`gallery@name` of the entry, if there was one."""
     licence: str = ""
@@ -210,13 +210,13 @@ class ModelView(msgspec.Struct, kw_only=True):
     kind: str = ""
     """How its configuration came to be: `file`, `api` or `pull`."""
     number: int = 0
-    """Of its last change."""
+    """Number of the model's last change."""
     changed_at: str = ""
     changed_by: str = ""
     origin: ModelOriginView | None = None
     files: list[ModelFileView] = []
     bytes: int = 0
-    """Of its files, as far as they are known."""
+    """Size of the model's files, as far as it is known."""
     memory: ModelMemoryView | None = None
     """Estimated, with the context that it is configured for; null of an alias."""
     is_disabled: bool = False
@@ -225,7 +225,7 @@ class ModelView(msgspec.Struct, kw_only=True):
     scheduling: SchedulingView | None = None
     """Its rule, if it has one; only when one model is asked for."""
     engines: list[ModelEngineView] = []
-    """Those that somebody else runs and that answer for it as well."""
+    """External engines that answer for the model as well."""
 
 
 class ModelList(msgspec.Struct, kw_only=True):

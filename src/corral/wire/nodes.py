@@ -62,7 +62,7 @@ class CardView(msgspec.Struct, kw_only=True):
     index: int | None = None
     """Its number, as the engines of its vendor count; none where the node did not tell it."""
     shares_ram: bool = False
-    """It has no memory of its own: these are the numbers of the machine's."""
+    """The GPU has no memory of its own: the numbers are those of the machine's RAM."""
     is_out: bool = False
     """Out of service: it gets nothing new."""
     replicas: list[str] = []
@@ -247,7 +247,7 @@ class LogLineView(msgspec.Struct, kw_only=True):
     """`stdout` or `stderr`."""
     text: str
     truncated: bool = False
-    """It was longer, and the rest is not shown."""
+    """Whether the line was longer than what is shown."""
     length: int = 0
     """Bytes of the whole line."""
 

@@ -59,7 +59,7 @@ class TargetView(msgspec.Struct, kw_only=True):
     message: str
     """Why it stands so, in words for people."""
     reason_code: str = ""
-    """The message as a code, for programs; empty when there is none, and from frontends that send no codes."""
+    """The message as a code, for programs; empty without a message, and from frontends that send no codes."""
     reason_fields: dict[str, Any] = {}
     """What the message names; a field may be a reason itself."""
     attempts: int
@@ -133,7 +133,7 @@ class PlannedView(msgspec.Struct, kw_only=True):
     blocked: str = ""
     """Why nothing would be sent."""
     unknown: str = ""
-    """What could not be told beforehand: it would be sent, and the node decides."""
+    """What could not be decided beforehand: it would be sent, and the node decides."""
     reached: bool = False
     """The node has said already that it is as it should be: nothing would be fetched or removed."""
     download_bytes: int | None = None
@@ -148,7 +148,7 @@ class PlanCounts(msgspec.Struct, kw_only=True):
     fits: int = 0
     blocked: int = 0
     unknown: int = 0
-    """What could not be told beforehand: it would be sent, and the node decides."""
+    """What could not be decided beforehand: it would be sent, and the node decides."""
     already: int = 0
     """As it should be already."""
 
@@ -158,7 +158,7 @@ class Plan(msgspec.Struct, kw_only=True):
 
     items: list[PlannedView]
     hash: str = ""
-    """Of what would be done; `plan_hash` of the operation can name it."""
+    """Hash of what would be done; `plan_hash` of the operation can name it."""
     counts: PlanCounts = msgspec.field(default_factory=PlanCounts)
     replicas_end: list[EndingReplicaView] = []
     """Replicas that would end with their backend."""
@@ -225,7 +225,7 @@ class NeedsTarget(msgspec.Struct, kw_only=True):
     error: str
     code: str = "concrete_backend_requires_target"
     meta_alternative: str = ""
-    """A name that means the right build on each node; empty when there is none."""
+    """A name that means the right build on each node; empty without one."""
 
 
 class Acknowledgement(msgspec.Struct, kw_only=True):
@@ -341,7 +341,7 @@ class DriftView(msgspec.Struct, kw_only=True):
     wanted: str
     has: str
     since: str | None = None
-    """Null where nobody knows."""
+    """When the drift began; null if that is unknown."""
     why: str
     rule: str = ""
     """The fleet rule that demands it."""
@@ -367,7 +367,7 @@ class RuleAsk(msgspec.Struct, kw_only=True):
     backend: str
     """A name in a gallery; with a uri, what the backend shall be called."""
     labels: dict[str, str] = {}
-    """None mean every node."""
+    """Labels of the nodes that the rule is for; without labels it is for every node."""
     uri: str = ""
     alias: str = ""
 
@@ -434,7 +434,7 @@ class RulesPlan(msgspec.Struct, kw_only=True):
     unmet: list[UnmetView]
     """What is wanted there already, and not reached yet."""
     hash: str = ""
-    """Of what would be done; `plan_hash` of the `PUT` can name it."""
+    """Hash of what would be done; `plan_hash` of the `PUT` can name it."""
     text: str = ""
     """The plan as the command line prints it."""
     doubts: dict[str, str] = {}

@@ -36,10 +36,10 @@ class ModelNeedsView(msgspec.Struct, kw_only=True):
     """What one replica takes, in bytes; 0 where nobody can tell, and then nothing is held against a node."""
 
     source: str
-    """How this was found."""
+    """How the needs were found."""
     disk: int = 0
     ram: int = 0
-    """On a machine without GPUs."""
+    """RAM that a replica takes on a machine without GPUs."""
     vram: int = 0
     ram_beside_gpu: int = 0
     splits: bool = False
@@ -60,7 +60,7 @@ class WhyView(msgspec.Struct, kw_only=True):
     verdicts: list[NodeVerdictView]
     """Where one more replica could go: the best node first, then those that cannot take it."""
     replicas: list[ReplicaView] = []
-    """Those that live."""
+    """The model's living replicas."""
     jobs: list[LoadJobView] = []
     """Loads that are under way, or failed."""
 
@@ -101,15 +101,15 @@ class ConsequenceView(msgspec.Struct, kw_only=True):
     """`moves`, `added`, `ended`, `stays`, `replica_lost`, `service_lost` or `not_added`."""
     node_id: str = ""
     node: str = ""
-    """Where it is."""
+    """The node where the replica is."""
     to_node_id: str = ""
     to_node: str = ""
-    """Where it would go."""
+    """The node that the replica would move to."""
     why: str = ""
     is_interrupted: bool = False
-    """No other replica answers until it is loaded elsewhere."""
+    """Whether no other replica answers until this one is loaded elsewhere."""
     is_curable: bool = False
-    """It would have a place if something else ended."""
+    """Whether there would be a place if something else ended."""
     verdicts: list[NodeVerdictView] = []
     """Every node's reason; only where there is no place."""
 

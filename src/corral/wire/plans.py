@@ -1,8 +1,8 @@
 """Plans of acts on the fleet: what would be done, as people and programs see it before anything is done.
 
-Every plan has a hash of what would be done. Whoever acts may say which plan they have seen: if the plan of now has
-another hash, nothing is done, and the answer has the new plan. What changes all the time without changing what would be
-done, such as requests under way or free memory, is not part of the hash.
+Every plan has a hash of what would be done. A caller may state the hash of the plan that it has seen. If the current
+plan has another hash, nothing is done, and the answer has the new plan. What changes all the time without changing what
+would be done, such as requests under way or free memory, is not part of the hash.
 """
 
 import hashlib

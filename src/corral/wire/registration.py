@@ -27,7 +27,7 @@ class Feature(StrEnum):
     REPLICA_EXITS = "replica-exits"
     """The worker says at once when a process ended by itself."""
     ADAPTER = "adapter"
-    """The worker gives processes without an HTTP port a URL, if it is told how to translate for their model."""
+    """The worker gives processes without an HTTP port a URL, if the frontend sends how to translate for their model."""
     FILE_RANGES = "file-ranges"
     """Parts of a worker's file can be fetched, below /v1/corral/files/."""
     BACKEND_ROLLBACK = "backend-rollback"
@@ -73,7 +73,7 @@ class CardReport(msgspec.Struct, kw_only=True, omit_defaults=True):
     """One GPU of a worker."""
 
     id: str
-    """The same for the life of the card: a UUID, or its address on PCI."""
+    """An id that stays the same for the life of the card: a UUID, or its address on PCI."""
     index: int = 0
     """Its place in the order in which the engines of its vendor count."""
     name: str = ""
@@ -82,7 +82,7 @@ class CardReport(msgspec.Struct, kw_only=True, omit_defaults=True):
     free: Bytes | UnsetType = UNSET
     """Left out when it could not be read."""
     shares_ram: bool = False
-    """It has no memory of its own: these are the numbers of the machine's."""
+    """The GPU has no memory of its own: the numbers are those of the machine's RAM."""
 
 
 class CorralHello(msgspec.Struct, kw_only=True, omit_defaults=True):

@@ -96,7 +96,7 @@ class ReplicaRow(msgspec.Struct, kw_only=True):
     state: str
     """Only LocalAI's words: a place that is merely reserved is `staging` here."""
     in_flight: int
-    """As far as it is known."""
+    """Requests under way, as far as they are known."""
     last_used: str
     backend_type: str | UnsetType = UNSET
     config_revision: str | UnsetType = UNSET
@@ -132,6 +132,6 @@ class ReplicaView(msgspec.Struct, kw_only=True):
     """When a request was last under way there; null when this frontend heard of none."""
     tokens_per_second: float | None = None
     """How fast its latest answers came: their tokens by the time from their first byte to their end; null when no
-    answer of the last minutes told its tokens."""
+    answer of the last minutes stated its tokens."""
     created_at: str
     changed_at: str

@@ -38,7 +38,7 @@ class SchedulingRow(msgspec.Struct, kw_only=True):
     balance_rel_threshold: float | UnsetType = UNSET
     min_prefix_match: float | UnsetType = UNSET
     unsatisfiable_ticks: int = 0
-    """Of LocalAI's loop; Corral looks again by itself and counts nothing."""
+    """A counter of LocalAI's loop. Corral looks again by itself and counts nothing."""
     created_at: str
     updated_at: str
 
@@ -125,7 +125,7 @@ class SchedulingView(msgspec.Struct, kw_only=True):
     loaded: int = 0
     """Replicas that can answer."""
     loading: int = 0
-    """Replicas that are about to."""
+    """Replicas that are being loaded."""
     problem: str = ""
     """What keeps the fleet from what the rule wants; empty when nothing is known to."""
 
@@ -135,7 +135,7 @@ class SchedulingList(msgspec.Struct, kw_only=True):
 
 
 class SchedulingChanges(msgspec.Struct, kw_only=True):
-    """Names of models whose rules are others now."""
+    """Names of models whose rules changed."""
 
     added: list[str]
     changed: list[str]

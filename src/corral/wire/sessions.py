@@ -1,6 +1,6 @@
 """Sessions of the web page: the cookie and its token, the secret against cross-site requests, bodies and answers.
 
-The cookie holds a random token. Only its hash is stored, and told to gateways. The secret that a page must send along
+The cookie holds a random token. Only its hash is stored and sent to gateways. The secret that a page must send along
 with every change is made of the token, so it is stored nowhere, and of no use without the cookie.
 """
 
@@ -19,9 +19,10 @@ _COOKIE: Final = "corral_session"
 _FLEET_LETTERS: Final = 8
 CSRF_HEADER: Final = "x-corral-csrf"
 SESSION_SCOPE: Final = "session"
-"""What gateways are told in place of a key's scopes: it opens no model, and control decides what the session may do."""
+"""Stands in the view for gateways in place of a key's scopes: it opens no model, and control decides what the session
+may do."""
 SESSION_EXPIRED: Final = "session_expired"
-"""The code of a refusal for a cookie that opens nothing, or nothing any more: whoever sent it can sign in again."""
+"""The code of a refusal for a cookie of an unknown or ended session: the user can sign in again."""
 SESSION_EXPIRED_MESSAGE: Final = "this session is over, or was never one of this fleet; sign in again"
 _IN_COOKIE: Final = re.compile(rf"(?:^|[;,])[ \t]*{_COOKIE}(?:_[a-z2-7]{{{_FLEET_LETTERS}}})?=\"?([^;,\" \t]*)")
 """Sessions of the version before have no fleet in the name of their cookie, and are as good."""

@@ -20,7 +20,7 @@ INVALIDATE_BACKENDS: Final = "cache.invalidate.backends"
 """Between frontends, in LocalAI's words; see `broadcasts.py`."""
 
 GATEWAY_SHARES: Final = "corral.gateway.shares"
-"""What the gateways of one frontend have under way, told to the others."""
+"""The requests that one frontend's gateways have under way, sent to the other frontends."""
 
 REPLICAS_EXITED: Final = "nodes.*.corral.replica.exited"
 """What every node says of processes that ended by themselves."""
@@ -90,7 +90,7 @@ def install_progress_of_all(operation: str) -> str:
 
 
 def operation_progress(operation: str) -> str:
-    """Between frontends: how far an operation is."""
+    """Between frontends: the progress of an operation."""
     return f"gallery.{token(operation)}.progress"
 
 

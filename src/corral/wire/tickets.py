@@ -35,11 +35,11 @@ class FileTicket(msgspec.Struct, frozen=True, kw_only=True):
     fetcher: str
     """The id of the node that fetches it."""
     expires: int
-    """Seconds since 1970."""
+    """End of validity, in seconds since 1970."""
 
 
 TicketProblem = Literal["", "malformed", "forged", "expired", "for another file", "for another node"]
-"""Why a ticket is not good; empty: it is."""
+"""Why a ticket is refused; empty for a valid one."""
 
 
 def issue(ticket: FileTicket, secret: str) -> str:

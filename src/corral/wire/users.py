@@ -42,7 +42,7 @@ class ChangeUser(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     role: str | None = None
     password: str | None = None
-    """Empty takes the password away: then the user has keys only."""
+    """An empty password removes it: then the user has keys only."""
     disabled: bool | None = None
 
 

@@ -52,7 +52,7 @@ class ModelEntry(msgspec.Struct, kw_only=True, frozen=True):
     uses: tuple[str, ...] = ()
     """What the model is for, in words of `wire.models.ModelUse`; empty when nobody knows."""
     affinity: AffinityEntry | None = None
-    """None: its replicas take turns."""
+    """How requests prefer replicas that know their beginning; None: replicas take turns."""
 
 
 class EngineEntry(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
@@ -86,12 +86,12 @@ class ReplicaEntry(msgspec.Struct, kw_only=True, frozen=True):
     limit: int = 0
     """How many requests the gateway that reads this may have there at once; 0 is without limit."""
     state: str = "loaded"
-    """Only `loaded` replicas get requests; others are told so that a wait can be explained. Engines that somebody else
-    runs are `elsewhere`, so that gateways which do not know how to ask them leave them alone."""
+    """Only `loaded` replicas get requests; others are listed so that a wait can be explained. Engines that somebody
+    else runs are `elsewhere`, so that gateways which do not know how to ask them leave them alone."""
     rank: int = 0
     """Lower is better. A silent node's replica is ranked lower than others, and still asked when there is no other."""
     routes: tuple[str, ...] | None = None
-    """Which routes of inference it answers; None when that was not told: then `wire.models.ASSUMED_ROUTES`."""
+    """Which routes of inference it answers; None when that is unknown: then `wire.models.ASSUMED_ROUTES`."""
     front_port: int = 0
     """A second port of the same host and key, for requests that need care; 0 when there is none."""
     door: str = ""
@@ -108,7 +108,7 @@ class KeyEntry(msgspec.Struct, kw_only=True, frozen=True):
     id: str = ""
     scopes: tuple[str, ...] = ()
     expires_at: float | None = None
-    """Unix seconds."""
+    """Expiry of the key in Unix seconds; None for a key that never expires."""
     models: frozenset[str] | None = None
     """The only names that it may ask for; None: all. Then the scope is `LIMITED_INFERENCE`, which gateways that do not
     know this field refuse."""
@@ -128,11 +128,11 @@ class View(msgspec.Struct, kw_only=True, frozen=True, tag="full", tag_field="kin
 
     version: int
     models: dict[str, ModelEntry] = {}
-    """By name."""
+    """The models by name."""
     replicas: dict[str, ReplicaEntry] = {}
-    """By id."""
+    """The replicas by id."""
     keys: dict[str, KeyEntry] = {}
-    """By hash."""
+    """The keys by hash."""
     control: ControlState = ControlState()
 
 
@@ -169,7 +169,7 @@ def encode_line(message: ViewMessage) -> bytes:
 
 
 def decode_line(line: bytes) -> ViewMessage:
-    """msgspec.MsgspecError when this is none."""
+    """Decode one line of the stream. Raise msgspec.MsgspecError for anything else than a message."""
     message: ViewMessage = _decoder.decode(line)
     return message
 
@@ -242,13 +242,13 @@ class Finished(msgspec.Struct, kw_only=True):
     prompt_tokens: int = 0
     completion_tokens: int = 0
     usage_unknown: int = 0
-    """How many of the requests told no usage: their tokens are in neither sum."""
+    """How many of the requests stated no usage: their tokens are in neither sum."""
     answer_seconds: float = 0.0
-    """From the first to the last byte of the answers that told their tokens, together."""
+    """Time from the first to the last byte of all answers that stated their tokens, together."""
 
 
 MODEL_GONE: Final = "its process does not have the model any more"
-"""The reason of a failure that the replica itself told."""
+"""The reason of a failure that the replica itself reported."""
 
 
 class ReplicaFailure(msgspec.Struct, kw_only=True):
@@ -278,7 +278,7 @@ class GatewayReport(msgspec.Struct, kw_only=True):
     counts: GatewayCounts | None = None
     """All that it has counted since its start."""
     trusted_proxies: list[str] | None = None
-    """Networks whose `X-Forwarded-For` it believes; None from versions that do not tell."""
+    """Networks whose `X-Forwarded-For` it believes; None from versions that do not report it."""
     is_last: bool = False
     """The process ends: nothing of its is under way any more, and no report will follow."""
 
@@ -332,7 +332,7 @@ class Loading(msgspec.Struct, kw_only=True, omit_defaults=True):
     step_seconds: dict[str, float] = {}
     """How long each step took so far."""
     is_permanent: bool = False
-    """It failed, and trying again changes nothing until somebody changes the model, its files or its engine."""
+    """Whether the load failed for a reason that lasts until somebody changes the model, its files or its engine."""
     retry_in_seconds: int | None = None
     """When a load that failed is tried again, if somebody asks then."""
     engine_lines: list[str] = []

@@ -42,7 +42,9 @@ _NATS_SECONDS: Final = 1.0
     "--uses", default=1, show_default=True, type=click.IntRange(1, 10_000), help="How many machines may join."
 )
 @click.option("--label", "labels", multiple=True, metavar="KEY=VALUE", help="Label that they get; may be repeated.")
-@click.option("--approve", is_flag=True, help="They take part at once: whoever has the code needs nobody's approval.")
+@click.option(
+    "--approve", is_flag=True, help="They take part at once: a machine with the code needs nobody's approval."
+)
 @click.option(
     "--at",
     default="",

@@ -147,11 +147,11 @@ async def change_key(
 ) -> RotationOutcome:
     """Change the secrets key, or go on with a change that was broken off. `discard` removes what no key opens."""
 
-    def told(kind: EventKind, **data: object) -> InTransaction:
+    def recorded(kind: EventKind, **data: object) -> InTransaction:
         event = Event(kind=kind, at=clock.now(), actor=by, data=data)
         return lambda connection: append(connection, [event])
 
-    await rotation.begin(following, at=clock.now(), also=told(EventKind.SECRETS_KEY_CHANGING))
+    await rotation.begin(following, at=clock.now(), also=recorded(EventKind.SECRETS_KEY_CHANGING))
     await sealing_keys.look()
     await clock.sleep(SETTLE.total_seconds())
     await _until_all_know(rotation, clock, sealing_keys)
@@ -159,7 +159,7 @@ async def change_key(
     behind = await rotation.behind(now=clock.now())
     if not behind:
         words = {"sealed": done.sealed, "discarded" if discard else "unreadable": len(done.unreadable)}
-        await rotation.finish(now=clock.now(), also=told(EventKind.SECRETS_KEY_CHANGED, **words))
+        await rotation.finish(now=clock.now(), also=recorded(EventKind.SECRETS_KEY_CHANGED, **words))
         behind = await rotation.behind(now=clock.now()) if await sealing_keys.behind() is not None else []
     return RotationOutcome(sealed=done.sealed, behind=_hosts(behind), unreadable=done.unreadable)
 

@@ -67,11 +67,11 @@ class InventoryKeeper:
         self._feed = feed
         self._lane = Lane(_SLOTS, patience=_SOON)
         self._intake = ReportIntake(clock, INVENTORY_LIMITS, _warn_dropped)
-        self.told = Poke()
+        self.reported = Poke()
         """Rung when reports came in: what rules demand may be missing."""
-        self._stored_fingerprints: dict[NodeId, str] = {}
+        self._stored_hashes: dict[NodeId, str] = {}
         """Fingerprints of what is stored."""
-        self._reported_fingerprints: dict[NodeId, str] = {}
+        self._reported_hashes: dict[NodeId, str] = {}
         """Fingerprints from the last heartbeats that came here."""
         self._differing: set[NodeId] = set()
         self._reports: dict[NodeId, Inventory] = {}
@@ -104,10 +104,10 @@ class InventoryKeeper:
     def hear(self, node_id: NodeId, reported: str) -> None:
         """A heartbeat came with this fingerprint; empty when the worker sends none."""
         if not reported:
-            self._reported_fingerprints.pop(node_id, None)
+            self._reported_hashes.pop(node_id, None)
             return
-        self._reported_fingerprints[node_id] = reported
-        if self._stored_fingerprints.get(node_id) != reported:
+        self._reported_hashes[node_id] = reported
+        if self._stored_hashes.get(node_id) != reported:
             self._differing.add(node_id)
             self.news.ring()
 
@@ -133,12 +133,10 @@ class InventoryKeeper:
         """Store what nodes said by themselves, and ask those whose fingerprint is still another one than ours."""
         reports, self._reports = self._reports, {}
         differing, self._differing = self._differing, set()
-        strange = [id for id in reports if id not in self._stored_fingerprints]
-        await self._read([*strange, *(id for id in differing if id not in self._stored_fingerprints)])
+        strange = [id for id in reports if id not in self._stored_hashes]
+        await self._read([*strange, *(id for id in differing if id not in self._stored_hashes)])
         new = {
-            id: report
-            for id, report in reports.items()
-            if fingerprint(report.entries) != self._stored_fingerprints.get(id)
+            id: report for id, report in reports.items() if fingerprint(report.entries) != self._stored_hashes.get(id)
         }
         nodes = {id: seen.status for id, seen in (await self._fleet.some({*new, *differing})).items()}
         await self._store({id: new[id] for id in new if nodes.get(id, NodeStatus.PENDING) is not NodeStatus.PENDING})
@@ -146,12 +144,10 @@ class InventoryKeeper:
         await self.refresh([id for id in differing if self._differs(id) and nodes.get(id) in LISTED])
 
     def _differs(self, node_id: NodeId) -> bool:
-        return node_id in self._reported_fingerprints and self._reported_fingerprints[
-            node_id
-        ] != self._stored_fingerprints.get(node_id)
+        return node_id in self._reported_hashes and self._reported_hashes[node_id] != self._stored_hashes.get(node_id)
 
     async def _read(self, ids: Sequence[NodeId]) -> None:
-        self._stored_fingerprints |= {id: fingerprint(report.entries) for id, report in (await self.known(ids)).items()}
+        self._stored_hashes |= {id: fingerprint(report.entries) for id, report in (await self.known(ids)).items()}
 
     # What they are asked.
 
@@ -159,11 +155,9 @@ class InventoryKeeper:
         """Ask every node that does not report by itself. Intents that a report may prove become due."""
         nodes = [seen for seen in await self._fleet.all() if is_listed(seen)]
         stored = await self.known([seen.node.id for seen in nodes])
-        self._stored_fingerprints = {id: fingerprint(report.entries) for id, report in stored.items()}
-        self._reported_fingerprints = {
-            seen.node.id: self._reported_fingerprints[seen.node.id]
-            for seen in nodes
-            if seen.node.id in self._reported_fingerprints
+        self._stored_hashes = {id: fingerprint(report.entries) for id, report in stored.items()}
+        self._reported_hashes = {
+            seen.node.id: self._reported_hashes[seen.node.id] for seen in nodes if seen.node.id in self._reported_hashes
         }
         confirmed = [seen.node.id for seen in nodes if self._is_confirmed(seen)]
         await self._inventories.confirm(confirmed, at=self._clock.now())
@@ -174,13 +168,13 @@ class InventoryKeeper:
     def _is_confirmed(self, seen: SeenNode) -> bool:
         """Whether its last heartbeat has the fingerprint of what is stored."""
         id = seen.node.id
-        return seen.status is NodeStatus.HEALTHY and id in self._reported_fingerprints and not self._differs(id)
+        return seen.status is NodeStatus.HEALTHY and id in self._reported_hashes and not self._differs(id)
 
     def _is_kept_elsewhere(self, id: NodeId, stored: Inventory | None) -> bool:
         """Whether its heartbeats go to another frontend, which has stored something since our last sweep."""
         if stored is None or self._swept_at is None:
             return False
-        return id not in self._reported_fingerprints and stored.seen_at > self._swept_at
+        return id not in self._reported_hashes and stored.seen_at > self._swept_at
 
     async def refresh(self, ids: Sequence[NodeId], *, within: timedelta = LIST_WITHIN) -> dict[NodeId, Inventory]:
         """Ask these nodes at once, and store what they say; those that say nothing in time are left out."""
@@ -206,8 +200,8 @@ class InventoryKeeper:
             return
         await self._inventories.put(reports)
         fingerprints = {id: fingerprint(report.entries) for id, report in reports.items()}
-        has_news = any(self._stored_fingerprints.get(id) != text for id, text in fingerprints.items())
-        self._stored_fingerprints |= fingerprints
+        has_news = any(self._stored_hashes.get(id) != text for id, text in fingerprints.items())
+        self._stored_hashes |= fingerprints
         looked_at = await self._intents.look_at(list(reports), at=self._clock.now())
         # An install that a report shows to be there need not wait for its next try, as with LocalAI.
         failed = await self._intents.failed(Verb.INSTALL, list(reports))
@@ -218,7 +212,7 @@ class InventoryKeeper:
             await self._intents.hurry(installed, at=self._clock.now())
         if installed or looked_at:
             self._dispatcher.ring()
-        self.told.ring()
+        self.reported.ring()
         if has_news:  # it is in no event, and yet all frontends show what nodes lack
             await self._feed.announce()
 

@@ -99,7 +99,7 @@ class Upgrades:
         is_requested, self._is_asked_for = (
             self._is_asked_for,
             False,
-        )  # at once: whoever asks during a look wants another one
+        )  # at once: a request during a look wants another one
         has_looked = False
         try:
             is_due = is_requested

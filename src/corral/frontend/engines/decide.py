@@ -266,7 +266,7 @@ def _entered(observation: EngineObservation, state: EngineState, reason: str, no
     return replace(observation, state=state, reason=reason, since=since)
 
 
-# What gateways are told.
+# The part of engines in the gateways' view.
 
 _ORDER_RANK: Final = 20
 """Between a draining node's replica, which still works, and a silent node's."""

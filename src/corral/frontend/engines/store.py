@@ -105,5 +105,5 @@ class ExternalEngineStore:
             if row.id not in self._unreadable:
                 self._unreadable.add(row.id)
                 about = {"event": "engine.unreadable", "engine": row.id}
-                log.warning("the key of engine %s does not open; set it anew", row.name, extra=about)
+                log.warning("the key of engine %s does not open; set it again", row.name, extra=about)
             return ""

@@ -185,7 +185,7 @@ class Hub:
 
         A topic counts as up to date if it was computed within `max_age` and after the last announcement.
         """
-        async with self._looking:  # across the reads on purpose: whoever waits shares them
+        async with self._looking:  # across the reads on purpose: waiting callers share them
             stale = [topic for topic in topics if not self._is_fresh(topic, max_age)]
             has_news = any(topic.kind is TopicKind.EVENTS for topic in stale) and await self.log.catch_up()
             boards = [topic for topic in stale if topic.kind is not TopicKind.EVENTS]

@@ -119,7 +119,7 @@ ROUTES = [
         "/api/v1/live",
         live,
         "The fleet as server-sent events: snapshots of topics, then what changes, at most four times a second. After a "
-        "break, `Last-Event-ID` says what need not be told again. Topics that the key may not read are left out.",
+        "break, `Last-Event-ID` says what need not be sent again. Topics that the key may not read are left out.",
         access=Permission.FLEET_READ,
         streams={"snapshot": LiveFrame, "change": LiveFrame, "ready": LiveReady},
         query={

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from corral.base.errors import InvalidInput
 from corral.base.private_files import read_bounded
 from corral.frontend.models import stores
-from corral.frontend.models.decide.imports import SaidFile
+from corral.frontend.models.decide.imports import ModelFileContent
 from corral.frontend.models.decide.model import ModelProblem
 from corral.frontend.models.decide.reading import LARGEST_FILE, NotReadable, ReadModel, read_models, read_text
 from corral.frontend.models.stores import StoreUnusable
@@ -48,7 +48,7 @@ class ReadFile(NamedTuple):
     """What a file held when it had this mark."""
 
     mark: ModelFileMark
-    said: SaidFile
+    content: ModelFileContent
     problems: tuple[ModelProblem, ...] = ()
     templates: Mapping[str, ModelFileMark | None] = {}
     """The template files that it names or may name; None for those that are not there."""
@@ -132,17 +132,17 @@ def read_file(path: Path, earlier: ReadFile | None) -> ReadFile:
     for name, template in sorted(templates.contents.items()):
         digest.update(f"\0{name}\0{template}".encode("utf-8", "surrogatepass"))
     problems = tuple(reading for reading in readings if isinstance(reading, ModelProblem))
-    listed_models = SaidFile(
+    parsed = ModelFileContent(
         digest=digest.hexdigest(),
         models=tuple(reading for reading in readings if isinstance(reading, ReadModel)),
         is_whole=not problems,
         age=mark.changed,
     )
-    return ReadFile(mark, listed_models, problems, templates.marks)
+    return ReadFile(mark, parsed, problems, templates.marks)
 
 
 def _unusable(path: Path, mark: ModelFileMark, problem: str) -> ReadFile:
-    content = SaidFile(digest=f"unreadable:{mark.changed}", is_whole=False, age=mark.changed)
+    content = ModelFileContent(digest=f"unreadable:{mark.changed}", is_whole=False, age=mark.changed)
     return ReadFile(mark, content, (_problem(path.name, problem),))
 
 

@@ -257,10 +257,10 @@ class ModelRemoval:
         """The files here that hold a model, and the names of others in them."""
         holders = {}
         for path, file in self._watch.files.items():
-            names = [model.spec.name for model in file.said.models]
+            names = [model.spec.name for model in file.content.models]
             if name in names:
                 beside = [other for other in names if other != name]
-                holders[path] = beside or ([] if file.said.is_whole else ["what cannot be read"])
+                holders[path] = beside or ([] if file.content.is_whole else ["what cannot be read"])
         return holders
 
     async def _targets(self, spec: ModelSpec) -> list[PlannedTarget]:
@@ -322,7 +322,7 @@ class ModelRemoval:
         spec = None if last is None else read_stored(last.text, source="")
         if spec is None:
             models_in_files = [
-                model for file in self._watch.files.values() for model in file.said.models if model.spec.name == name
+                model for file in self._watch.files.values() for model in file.content.models if model.spec.name == name
             ]
             spec = models_in_files[0].spec if models_in_files else None
         if not isinstance(spec, ModelSpec):

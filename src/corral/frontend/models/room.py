@@ -181,7 +181,7 @@ class PullRoom(msgspec.Struct, frozen=True, kw_only=True):
 
     async def look(self) -> None:
         """Look at the stores. What waited for one that this frontend has now goes on at once."""
-        before = self.stores.told
+        before = self.stores.announced_id
         await self.stores.look()
         store = self.stores.own
         if store is not None and before != store.id:

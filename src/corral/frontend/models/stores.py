@@ -119,7 +119,7 @@ class StoreKeeper:
         """As last measured; None: there is none that could be used."""
         self.problem = ""
         """Why there is none."""
-        self.told = ""
+        self.announced_id = ""
         """The id of the own store that was last announced to others."""
         self.poke = Poke()
         self._rows = rows
@@ -157,7 +157,7 @@ class StoreKeeper:
         await self.measure()
         if self.own is not None:
             await self._rows.see(self.own)
-        self.told = "" if self.own is None else self.own.id
+        self.announced_id = "" if self.own is None else self.own.id
         fresh = [store for store in await self._rows.all() if not self.is_away(store)]
         self._elsewhere = frozenset(place_of(store.id) for store in fresh if not self.is_here(place_of(store.id)))
 

@@ -108,7 +108,7 @@ class ModelsWatch:
 
     def _holds_others(self, path: str, name: str) -> bool:
         file = self.files.get(path)
-        return file is not None and any(model.spec.name != name for model in file.said.models)
+        return file is not None and any(model.spec.name != name for model in file.content.models)
 
     async def _take(self, reading: DirectoryReading) -> None:
         self.is_there = reading.store is not None
@@ -122,12 +122,12 @@ class ModelsWatch:
         self.store, self.files = reading.store, reading.files
         self._models.is_readable = True
         rows = self._models.rows
-        marks = tuple((path, file.mark, file.said.digest) for path, file in sorted(reading.files.items()))
+        marks = tuple((path, file.mark, file.content.digest) for path, file in sorted(reading.files.items()))
         if self._settled == (marks, rows) and self._settled[1] is rows:
             return
         plan = await self._taken_over(reading, reading.store)
         self._tell(plan, reading)
-        self._handled = {path: file.said.digest for path, file in reading.files.items()}
+        self._handled = {path: file.content.digest for path, file in reading.files.items()}
         self._settled = (marks, self._models.rows)
 
     async def _taken_over(self, reading: DirectoryReading, store: StoreFacts) -> ImportPlan:
@@ -135,13 +135,13 @@ class ModelsWatch:
         known_store = await self._stores.get(store.id)
         self._models.hear(_by_name(reading.files))
         plan = ImportPlan()
-        names = {model.spec.name for file in reading.files.values() for model in file.said.models}
+        names = {model.spec.name for file in reading.files.values() for model in file.content.models}
         for _ in range(_TRIES):
             # Read first: a model that is added after this takes the next number.
             last = await self._store.last_changes(names) if names else {}
             await self._models.refresh()
             stored = await self._stored_state(reading, store, is_new=known_store is None)
-            contents = {path: file.said for path, file in reading.files.items()}
+            contents = {path: file.content for path, file in reading.files.items()}
             fresh = [path for path, file in contents.items() if self._handled.get(path) != file.digest]
             plan = plan_imports(contents, stored, fresh=fresh, may_remove=reading.is_whole)
             if await self._write(store.id, plan, stored, last):
@@ -160,18 +160,20 @@ class ModelsWatch:
         ended: dict[str, set[str]] = {}
         if is_new:
             removed = {model.name: model.removed_at.timestamp() for model in await self._removals.all()}
-            listed_models = [(said_model, file) for file in reading.files.values() for said_model in file.said.models]
-            absent = [(said_model, file) for said_model, file in listed_models if said_model.spec.name not in rows]
+            listed_models = [
+                (file_model, file) for file in reading.files.values() for file_model in file.content.models
+            ]
+            absent = [(file_model, file) for file_model, file in listed_models if file_model.spec.name not in rows]
             remembered = (
-                await self._store.last_changes([said_model.spec.name for said_model, _ in absent]) if absent else {}
+                await self._store.last_changes([file_model.spec.name for file_model, _ in absent]) if absent else {}
             )
-            for said_model, file in absent:
-                name = said_model.spec.name
+            for file_model, file in absent:
+                name = file_model.spec.name
                 history = await self._store.history(name) if name in remembered else []
                 ended[name] = {digest_of(entry.text) for entry in history}
                 # Removed by a version that kept no history: then the age of the file tells.
                 if not history and file.mark.changed <= removed.get(name, 0) * 1e9:
-                    ended[name].add(said_model.digest)
+                    ended[name].add(file_model.digest)
         return KnownModels(imports=imports, models=rows, ended=ended, is_new=is_new)
 
     async def _write(
@@ -190,15 +192,15 @@ class ModelsWatch:
         now = self._clock.now()
         models = [
             next_model(
-                said_model,
-                stored.models.get(said_model.spec.name),
-                last.get(said_model.spec.name, NEVER_CHANGED),
-                provenance=_from_file(change.path, stored.models.get(said_model.spec.name)),
+                file_model,
+                stored.models.get(file_model.spec.name),
+                last.get(file_model.spec.name, NEVER_CHANGED),
+                provenance=_from_file(change.path, stored.models.get(file_model.spec.name)),
                 by=_by(change.path),
                 now=now,
             )
             for change in changes
-            for said_model in change.models
+            for file_model in change.models
         ]
         ended = [
             replace(
@@ -300,7 +302,7 @@ def _from_file(path: str, before: StoredModel | None) -> ModelProvenance:
 
 def _by_name(files: Mapping[str, ReadFile]) -> dict[tuple[str, str], ReadModel]:
     """What files say about models, by model and file."""
-    return {(model.spec.name, path): model for path, file in files.items() for model in file.said.models}
+    return {(model.spec.name, path): model for path, file in files.items() for model in file.content.models}
 
 
 def _batches(changes: Sequence[FileChange]) -> list[list[FileChange]]:

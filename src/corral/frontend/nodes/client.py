@@ -69,7 +69,7 @@ MOST_OBJECTS: Final = 4000
 
 _SHOWN: Final = 200
 _TOKEN: Final = re.compile(r"[!-~]{0,256}")
-"""What a header can carry; the token of a process is told by its node."""
+"""What a header can carry; a node reports the tokens of its processes."""
 _LOGS_WITHIN: Final = timedelta(seconds=15)
 _MOST_LOG_BYTES: Final = 16 * 1024 * 1024
 """The largest answer that is read: a worker keeps a thousand lines of each process."""

@@ -1,8 +1,8 @@
 """Calls from control to a machine that asks whether it could be reached: to its own address only, a word and no more.
 
-Nothing that answers there is read, so that nobody learns through control what else listens. Whoever calls through a
-proxy on the frontend's own machine seems to be on that machine: callers from there are not told how a call went, and
-hear for themselves whether the word arrived.
+Nothing that answers there is read, so that nobody learns through control what else listens. A caller behind a proxy on
+the frontend's own machine seems to be on that machine: callers from there do not learn how a call went, and notice for
+themselves whether the word arrived.
 """
 
 import asyncio

@@ -1,8 +1,7 @@
 """Invitations of machines: made, listed, revoked, and found by their code. A code is shown once and never stored.
 
-Wrong codes are counted for each source address, so that somebody who guesses is told of and told to slow down; to guess
-one is hopeless in any case. Machines behind one router are one source, so a code that is known passes whatever others
-there did.
+Wrong codes are counted for each source address, so that guessing is reported and slowed down; to guess one is hopeless
+in any case. Machines behind one router are one source, so a code that is known passes whatever others there did.
 """
 
 import logging

@@ -94,7 +94,7 @@ class NatsRevocations:
         if self._revoking is not None and (living or ended):
             await self._apply(self._revoking, now)
         else:
-            self.problem = ""  # another frontend has told the server, or it is over
+            self.problem = ""  # another frontend has updated the server, or it is over
         if ended and not self.problem:
             await self._users.forget(ended)
         if self._clock.monotonic() - self._forgotten_at >= FORGET_EVERY.total_seconds():

@@ -152,4 +152,6 @@ class Broadcasts:
         try:
             await self._bus.publish(subject, msgspec.json.encode(message))
         except CorralError as error:
-            log.debug("other frontends were not told", extra={"event": "broadcast.unheard", "reason": str(error)})
+            log.debug(
+                "other frontends could not be notified", extra={"event": "broadcast.unheard", "reason": str(error)}
+            )

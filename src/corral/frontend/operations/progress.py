@@ -143,7 +143,11 @@ class ProgressBoard:
         try:
             await self._bus.publish(subjects.install_progress(node_id, operation), msgspec.json.encode(report))
         except CorralError as error:
-            log.debug("progress is not told: %s", error, extra={"event": "progress.untold", "operation": operation})
+            log.debug(
+                "the progress could not be broadcast: %s",
+                error,
+                extra={"event": "progress.untold", "operation": operation},
+            )
 
     # Listening.
 

@@ -42,7 +42,7 @@ class RulesRoom(msgspec.Struct, frozen=True, kw_only=True):
             service=FleetRules(rules, places, enforcer, service, acts, guard, clock),
             enforcer=enforcer,
             drift=DriftFinder(rules, places, operations.stores.intents, backends.inventory),
-            reported=backends.inventory.told,
+            reported=backends.inventory.reported,
         )
 
     def loops(self, record: RecordRoom) -> dict[str, Loop]:

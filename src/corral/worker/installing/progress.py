@@ -145,7 +145,7 @@ class _Reporter:
             try:
                 await self._bus.publish(subjects.install_progress(self._node_id, op_id), go_json.encode(event))
             except (CorralError, ValueError) as error:
-                log.debug("progress not told: %s", error, extra={"event": "install.progress_lost"})
+                log.debug("the progress could not be reported: %s", error, extra={"event": "install.progress_lost"})
 
     def _take(self, step: InstallStep) -> None:
         self._pending = self._onward.after(step)

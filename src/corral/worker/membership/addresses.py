@@ -72,7 +72,7 @@ class AddressConfig:
     )
     advertise_addr: str = setting(
         ADDRESS,
-        """Address that is told to the frontend, where it differs from the one above. One on loopback is the only one
+        """Address that the frontend gets, where it differs from the one above. One on loopback is the only one
         that is listened on then.""",
         name="advertise_address",
         aliases=("LOCALAI_ADVERTISE_ADDR",),
@@ -90,7 +90,7 @@ class AddressConfig:
     )
     advertise_http_addr: str = setting(
         ADDRESS,
-        "Address of the worker's HTTP server that is told to the frontend, where it differs.",
+        "Address of the worker's HTTP server that the frontend gets, where it differs.",
         name="advertise_http_address",
         aliases=("LOCALAI_ADVERTISE_HTTP_ADDR",),
         default="",

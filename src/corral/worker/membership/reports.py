@@ -94,6 +94,6 @@ class InventoryReports:
             report = go_json.encode(InventoryReport(backends=backends))
             await self._bus.publish(subjects.inventory(member.node_id), report)
         except CorralError as error:
-            log.debug("the inventory was not told: %s", error, extra={"event": "inventory.unsaid"})
+            log.debug("the inventory could not be reported: %s", error, extra={"event": "inventory.unsaid"})
             return
         self._reported = (member.node_id, self.fingerprint)

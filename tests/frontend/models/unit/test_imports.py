@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from msgspec.structs import replace
 
-from corral.frontend.models.decide.imports import ImportPlan, KnownModels, SaidFile, plan_imports
+from corral.frontend.models.decide.imports import ImportPlan, KnownModels, ModelFileContent, plan_imports
 from corral.frontend.models.decide.reading import ReadModel, digest_of, read_one
 from corral.frontend.models.decide.stored import ImportedFile, ModelSource, StoredModel
 from corral.hubs.plans import ModelOrigin
@@ -21,16 +21,16 @@ READ = {
 }
 
 
-def said(models: list[ReadModel], *, is_whole: bool = True, age: int = 0) -> SaidFile:
+def said(models: list[ReadModel], *, is_whole: bool = True, age: int = 0) -> ModelFileContent:
     digest = digest_of("".join(one.text for one in models) + str(is_whole))
-    return SaidFile(digest=digest, models=tuple(models), is_whole=is_whole, age=age)
+    return ModelFileContent(digest=digest, models=tuple(models), is_whole=is_whole, age=age)
 
 
 @dataclass
 class Store:
     """A directory, and what the frontend that has it remembers."""
 
-    files: dict[str, SaidFile] = field(default_factory=dict)
+    files: dict[str, ModelFileContent] = field(default_factory=dict)
     imports: dict[str, ImportedFile] = field(default_factory=dict)
     handled: dict[str, str] = field(default_factory=dict)
     is_new: bool = True

@@ -11,7 +11,7 @@ Proof is the first rung that the node's own report can give:
 | `absent`  | it is not there: all that a delete wants                                                        |
 
 Dates are compared for being different, not for being later: the clock of a node may have been set back. Where a report
-proves a wish before the node was asked for anything, nothing was changed there, and the proof is told as `already …`.
+proves a wish before the node was asked for anything, nothing was changed there, and the proof is shown as `already …`.
 """
 
 from collections.abc import Collection, Iterable, Mapping

@@ -251,7 +251,7 @@ _PAGE = RouteSpec(
     dialect=Dialect.LOCALAI_UI,
     summary="Have a backend on every node.",
     gives=JobStarted,
-    query={"force": one_of("1 installs it anew where it is already", ("0", "1"))},
+    query={"force": one_of("1 installs it again where it is already", ("0", "1"))},
     codes={200: _ACCEPTED, **_NO_NODE},
 )
 _PROGRAM = replace(

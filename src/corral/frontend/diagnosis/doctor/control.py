@@ -51,7 +51,7 @@ async def check_bus(context: AdminContext) -> Finding:
     return Finding(
         check="nats",
         level=PROBLEM,
-        summary="not connected; workers cannot be told anything, and silence of nodes is not counted",
+        summary="not connected; nothing can be sent to workers, and silence of nodes is not counted",
         remedy="Start the NATS server, or correct its URL and credentials (CORRAL_NATS_URL).",
     )
 

@@ -16,7 +16,7 @@ async def check_nats_users(context: AdminContext) -> Finding:
         return Finding(
             check=_CHECK,
             level=WARNING,
-            summary="nodes share a login to NATS: whoever has one worker's hears and answers for all of them",
+            summary="nodes share a login to NATS: who has one worker's login can read and answer the messages of all",
             remedy="Set the seed of a NATS account (CORRAL_NATS_ACCOUNT_SEED); see the guide to several frontends.",
         )
     if revocations.problem:

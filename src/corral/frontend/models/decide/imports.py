@@ -14,8 +14,8 @@ from corral.frontend.models.decide.reading import ReadModel, digest_of
 from corral.frontend.models.decide.stored import ImportedFile, StoredModel
 
 
-class SaidFile(msgspec.Struct, frozen=True, kw_only=True):
-    """What a file holds now."""
+class ModelFileContent(msgspec.Struct, frozen=True, kw_only=True):
+    """The models that a file of the models directory holds now."""
 
     digest: str
     """Digest of the file's content and of the templates that the file names."""
@@ -54,7 +54,7 @@ class ImportPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def plan_imports(
-    files: Mapping[str, SaidFile], stored: KnownModels, *, fresh: Collection[str], may_remove: bool = True
+    files: Mapping[str, ModelFileContent], stored: KnownModels, *, fresh: Collection[str], may_remove: bool = True
 ) -> ImportPlan:
     """What to write, given what the files hold now.
 
@@ -87,7 +87,7 @@ def plan_imports(
     return ImportPlan(changes=tuple(changes), problems=tuple(problems))
 
 
-def _owners(files: Mapping[str, SaidFile], stored: KnownModels) -> dict[str, str]:
+def _owners(files: Mapping[str, ModelFileContent], stored: KnownModels) -> dict[str, str]:
     """Which file says what each model is: the one that does so now, or was heard before, or else the one that has been
     as it is for longest."""
     owners: dict[str, str] = {}
@@ -107,13 +107,13 @@ def _owners(files: Mapping[str, SaidFile], stored: KnownModels) -> dict[str, str
     return owners
 
 
-def _holds(file: SaidFile, name: str) -> bool:
+def _holds(file: ModelFileContent, name: str) -> bool:
     return any(model.spec.name == name for model in file.models)
 
 
 def _change(
     path: str,
-    file: SaidFile,
+    file: ModelFileContent,
     before: ImportedFile,
     stored: KnownModels,
     owners: Mapping[str, str],

@@ -16,7 +16,7 @@ class Meant(NamedTuple):
 
     backend: str
     type: str = ""
-    """The kind of model that the backend is told, where the name says that as well."""
+    """The kind of model that the backend gets, where the name of the backend depends on it."""
 
 
 OTHER_NAMES: Final[Mapping[str, Meant]] = {

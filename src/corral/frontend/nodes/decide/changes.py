@@ -86,7 +86,7 @@ class HardwareNews:
         last = self._untold.get(after.id)
         if last is None and _reports_the_same(before, after):
             return None
-        if last is None or last.revision != before.revision:  # a registration has told what there was to tell
+        if last is None or last.revision != before.revision:  # a registration has reported this already
             last = before
         self._untold.pop(after.id, None)
         difference = change_of(last, after)

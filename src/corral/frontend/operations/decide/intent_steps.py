@@ -43,7 +43,7 @@ def look(
 ) -> IntentStep:
     """What follows from a fresh look at the node.
 
-    Corral's workers work on requests one after the other, and date each install anew.
+    Corral's workers work on requests one after the other, and give each install a new date.
     """
     doubt = _still_open(intent.doubt, life, now)
     if doubt is not None and (doubt.until <= now or doubt.shows(evidence.had)):

@@ -78,7 +78,7 @@ _STREAM = RouteSpec(
     handler=stream_all,
     access=Permission.OPERATIONS_READ,
     summary="All operations that are not over, as server-sent events: first as they are, then whatever changes, their "
-    "end too. After a break, `Last-Event-ID` says what need not be told again, at any frontend.",
+    "end too. After a break, `Last-Event-ID` says what need not be sent again, at any frontend.",
     streams={"operation": OperationUpdate},
     codes={200: "a stream"},
 )

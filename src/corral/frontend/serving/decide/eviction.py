@@ -56,8 +56,8 @@ class RoomPolicy:
         duration("0s", "24h"),
         """The longest time for which a model that was loaded keeps its place although it is idle and another one waits
         for the place. It is twice as long as its load took, 5 seconds at least, and at most this. Two models that fight
-        for one place take turns of this length, so that not most of the time is spent on loading. `0s`: whoever is idle
-        may go at once.""",
+        for one place take turns of this length, so that not most of the time is spent on loading. `0s`: an idle
+        model may go at once.""",
         name="least_stay",
         default="30s",
     )

@@ -293,7 +293,7 @@ def _fitted(request: PlacementRequest, candidate: CandidateNode, room: MachineRo
             return _Refused(VerdictCode.NO_DISK, why, {"free": max(free, 0), "needed": disk})
     if not room.cards:
         return _in_memory(room, (), 0, needs.ram)
-    if not needs.vram and needs.ram_beside_gpu:  # it was told to use no GPU
+    if not needs.vram and needs.ram_beside_gpu:  # its configuration uses no GPU
         return _in_memory(room, (), 0, needs.ram_beside_gpu)
     count = 0 if room.cards[0].id == ALL_CARDS else needs.card_count
     if count < 2 and (card := room.tightest_card(needs.vram)) is not None:

@@ -270,7 +270,9 @@ class GatewayShares:
         try:
             await self._bus.publish(GATEWAY_SHARES, msgspec.json.encode(share))
         except CorralError as error:
-            log.debug("other frontends were not told", extra={"event": "gateway.share_unheard", "reason": str(error)})
+            log.debug(
+                "other frontends could not be notified", extra={"event": "gateway.share_unheard", "reason": str(error)}
+            )
 
     async def on_message(self, message: Message) -> None:
         try:
