@@ -30,23 +30,21 @@ async def chat(served: Served, body: bytes, clock: Clock) -> bytes | AsyncGenera
     request = requests.parse(body, requests.ChatRequest)
     options = await _rendered(served, request)
     stamp = _stamp("chatcmpl", request, served, clock, limit=options.Tokens)
-    predictions = openai.repeated(options, stamp.n)
-    offered = calls.offered_calls(request, served.model)
+    predictions, rules = openai.repeated(options, stamp.n), calls.call_rules(request, served.model)
     if request.stream:
-        return _prediction(served, predictions, answers.ChatEvents(stamp), offered)
+        return _prediction(served, predictions, answers.ChatEvents(stamp), rules)
     replies = [await served.backend.predict(prediction) for prediction in predictions]
-    return answers.chat_answer([calls.with_calls(reply, offered) if offered else reply for reply in replies], stamp)
+    return answers.chat_answer([rules.applied(reply) for reply in replies], stamp)
 
 
 async def messages(served: Served, body: bytes, clock: Clock) -> bytes | AsyncGenerator[bytes, None]:
     request = anthropic.chat_request(requests.parse(body, anthropic.MessagesRequest))
     options = await _rendered(served, request)
     stamp = _stamp("msg", request, served, clock, limit=options.Tokens)
-    offered = calls.offered_calls(request, served.model)
+    rules = calls.call_rules(request, served.model)
     if request.stream:
-        return _prediction(served, [options], anthropic.MessageEvents(stamp), offered)
-    reply = await served.backend.predict(options)
-    return anthropic.message_answer(calls.with_calls(reply, offered) if offered else reply, stamp)
+        return _prediction(served, [options], anthropic.MessageEvents(stamp), rules)
+    return anthropic.message_answer(rules.applied(await served.backend.predict(options)), stamp)
 
 
 async def count_tokens(served: Served, body: bytes, _: Clock) -> bytes:
@@ -79,7 +77,7 @@ async def completions(served: Served, body: bytes, clock: Clock) -> bytes | Asyn
     predictions = [prediction for each in options for prediction in openai.repeated(each, stamp.n)]
     before = [prompt for prompt in prompts for _ in range(stamp.n)] if request.echo else []
     if request.stream:
-        return _prediction(served, predictions, answers.CompletionEvents(stamp, before=before))
+        return _prediction(served, predictions, answers.CompletionEvents(stamp, before=before), calls.CallRules())
     replies = [await served.backend.predict(prediction) for prediction in predictions]
     return answers.completion_answer(replies, stamp, before=before)
 
@@ -100,12 +98,15 @@ async def _prediction(
     served: Served,
     predictions: list[PredictOptions],
     events: answers.ChatEvents | answers.CompletionEvents | anthropic.MessageEvents,
-    offered: calls.OfferedCalls | None = None,
+    rules: calls.CallRules,
 ) -> AsyncGenerator[bytes, None]:
     for prediction in predictions:
         opening = events.opening()  # waits for the first reply: until then an error can still get a status
-        async with aclosing(served.backend.predict_stream(prediction)) as replies:
-            async for reply in calls.whole_with_calls(replies, offered) if offered else replies:
+        async with (
+            aclosing(served.backend.predict_stream(prediction)) as told,
+            aclosing(rules.applied_to_parts(told)) as replies,
+        ):
+            async for reply in replies:
                 if part := opening + events.part(reply):
                     yield part
                 opening = b""

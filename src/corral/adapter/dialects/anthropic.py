@@ -62,6 +62,7 @@ class Tool(msgspec.Struct):
 class ToolChoice(msgspec.Struct):
     type: str
     name: str | None = None
+    disable_parallel_tool_use: bool | None = None
 
 
 class Thinking(msgspec.Struct):
@@ -108,6 +109,7 @@ def chat_request(asked: MessagesRequest) -> ChatRequest:
         top_p=asked.top_p,
         tools=tools or None,
         tool_choice=_choice(asked),
+        parallel_tool_calls=False if asked.tool_choice and asked.tool_choice.disable_parallel_tool_use else None,
         metadata=None if asked.thinking is None else {"enable_thinking": _thinks(asked.thinking)},
     )
 
