@@ -3,7 +3,7 @@
 A client that disconnects cancels its handler, and with it the handler's gRPC call.
 """
 
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Final
 
@@ -12,13 +12,13 @@ from aiohttp import web
 from corral.adapter import handlers
 from corral.adapter.forms import MAX_BODY_BYTES, read_body
 from corral.adapter.replicas import KeyUnknown, Served, ServedReplicas
-from corral.adapter.responses import error_response, stream_events
+from corral.adapter.responses import EventStream, error_response, stream_events
 from corral.adapter.scratch import Scratch
 from corral.base.clock import Clock
 from corral.base.errors import CorralError
-from corral.wire.models import COUNT_TOKENS, MESSAGES
+from corral.wire.models import COUNT_TOKENS, MESSAGES, RESPONSES
 
-Translate = Callable[[Served, bytes, Clock], Awaitable[bytes | AsyncGenerator[bytes, None]]]
+Translate = Callable[[Served, bytes, Clock], Awaitable[bytes | EventStream]]
 """Handles a JSON request; answers with JSON or with a stream of events."""
 AudioHandler = Callable[[Served, web.Request, Scratch], Awaitable[web.StreamResponse]]
 """Handles a request with audio, which backends read and write as files."""
@@ -26,6 +26,7 @@ AudioHandler = Callable[[Served, web.Request, Scratch], Awaitable[web.StreamResp
 _ROUTES: Final[dict[str, Translate]] = {
     "/v1/chat/completions": handlers.chat,
     "/v1/completions": handlers.completions,
+    RESPONSES: handlers.responses,
     MESSAGES: handlers.messages,
     COUNT_TOKENS: handlers.count_tokens,
     "/v1/embeddings": handlers.embeddings,

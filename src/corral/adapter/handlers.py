@@ -9,41 +9,66 @@ from typing import Final
 import msgspec
 from aiohttp import web
 
-from corral.adapter.dialects import answers, anthropic, calls, localai, openai, requests, sound
+from corral.adapter.dialects import (
+    answers,
+    anthropic,
+    calls,
+    localai,
+    openai,
+    openai_responses,
+    openai_responses_answers,
+    requests,
+    sound,
+)
 from corral.adapter.forms import read_body, read_form
 from corral.adapter.node_files import files_of
 from corral.adapter.replicas import Served
-from corral.adapter.responses import stream_events, stream_sound
+from corral.adapter.responses import EventStream, stream_events, stream_sound
 from corral.adapter.scratch import Scratch, read_parts, size_of
 from corral.base.clock import Clock
 from corral.base.errors import InvalidInput
-from corral.base.ids import new_answer_id
+from corral.base.ids import new_answer_id, new_response_id
 from corral.rpc.errors import BackendError, BackendFailed
 from corral.rpc.messages import EmbeddingResult, PredictOptions, TranscriptRequest
 
+_PredictionEvents = (
+    answers.ChatEvents | answers.CompletionEvents | anthropic.MessageEvents | openai_responses_answers.ResponseEvents
+)
 _MARK_WITHIN: Final = timedelta(seconds=10)
 _EMBEDDED_AT_ONCE: Final = 8
 _WAV: Final = {"Content-Type": "audio/wav"}
 
 
-async def chat(served: Served, body: bytes, clock: Clock) -> bytes | AsyncGenerator[bytes, None]:
+async def chat(served: Served, body: bytes, clock: Clock) -> bytes | EventStream:
     request = requests.parse(body, requests.ChatRequest)
     options = await _rendered(served, request)
-    stamp = _stamp("chatcmpl", request, served, clock, limit=options.Tokens)
+    stamp = _stamp(new_answer_id("chatcmpl"), request, served, clock, limit=options.Tokens)
     predictions, rules = openai.repeated(options, stamp.n), calls.call_rules(request, served.model)
     if request.stream:
-        return _prediction(served, predictions, answers.ChatEvents(stamp), rules)
+        return _stream(served, predictions, answers.ChatEvents(stamp), rules)
     replies = [await served.backend.predict(prediction) for prediction in predictions]
     return answers.chat_answer([rules.applied(reply) for reply in replies], stamp)
 
 
-async def messages(served: Served, body: bytes, clock: Clock) -> bytes | AsyncGenerator[bytes, None]:
+async def responses(served: Served, body: bytes, clock: Clock) -> bytes | EventStream:
+    asked = requests.parse(body, openai_responses.ResponsesRequest)
+    request = openai_responses.chat_request(asked)
+    options = await _rendered(served, request)
+    stamp = _stamp(new_response_id("resp"), request, served, clock, limit=options.Tokens)
+    rules = calls.call_rules(request, served.model)
+    events = openai_responses_answers.ResponseEvents(stamp, asked, lambda: _seconds(clock))
+    if request.stream:
+        return _stream(served, [options], events, rules)
+    return events.whole(rules.applied(await served.backend.predict(options)))
+
+
+async def messages(served: Served, body: bytes, clock: Clock) -> bytes | EventStream:
     request = anthropic.chat_request(requests.parse(body, anthropic.MessagesRequest))
     options = await _rendered(served, request)
-    stamp = _stamp("msg", request, served, clock, limit=options.Tokens)
+    stamp = _stamp(new_answer_id("msg"), request, served, clock, limit=options.Tokens)
     rules = calls.call_rules(request, served.model)
     if request.stream:
-        return _prediction(served, [options], anthropic.MessageEvents(stamp), rules)
+        return _stream(served, [options], anthropic.MessageEvents(stamp), rules)
     return anthropic.message_answer(rules.applied(await served.backend.predict(options)), stamp)
 
 
@@ -67,25 +92,25 @@ async def _rendered(served: Served, request: requests.ChatRequest) -> PredictOpt
     return options
 
 
-async def completions(served: Served, body: bytes, clock: Clock) -> bytes | AsyncGenerator[bytes, None]:
+async def completions(served: Served, body: bytes, clock: Clock) -> bytes | EventStream:
     """Several prompts, and several answers to each, are generated one after the other, with one call for each."""
     request = requests.parse(body, requests.CompletionRequest)
     requests.check_completion(request)
     prompts = openai.prompts_of(request)
     options = await asyncio.to_thread(openai.completion_options, request, served.model)
-    stamp = _stamp("cmpl", request, served, clock, limit=options[0].Tokens)
+    stamp = _stamp(new_answer_id("cmpl"), request, served, clock, limit=options[0].Tokens)
     predictions = [prediction for each in options for prediction in openai.repeated(each, stamp.n)]
     before = [prompt for prompt in prompts for _ in range(stamp.n)] if request.echo else []
     if request.stream:
-        return _prediction(served, predictions, answers.CompletionEvents(stamp, before=before), calls.CallRules())
+        return _stream(served, predictions, answers.CompletionEvents(stamp, before=before), calls.CallRules())
     replies = [await served.backend.predict(prediction) for prediction in predictions]
     return answers.completion_answer(replies, stamp, before=before)
 
 
-def _stamp(kind: str, request: requests.Sampling, served: Served, clock: Clock, *, limit: int) -> answers.Stamp:
+def _stamp(id: str, request: requests.Sampling, served: Served, clock: Clock, *, limit: int) -> answers.Stamp:
     return answers.Stamp(
-        id=new_answer_id(kind),
-        created=int(clock.now().timestamp()),
+        id=id,
+        created=_seconds(clock),
         model=served.model.name,
         limit=limit,
         include_usage=request.stream_options is not None and bool(request.stream_options.include_usage),
@@ -94,11 +119,18 @@ def _stamp(kind: str, request: requests.Sampling, served: Served, clock: Clock, 
     )
 
 
+def _seconds(clock: Clock) -> int:
+    return int(clock.now().timestamp())
+
+
+def _stream(
+    served: Served, predictions: list[PredictOptions], events: _PredictionEvents, rules: calls.CallRules
+) -> EventStream:
+    return EventStream(events=_prediction(served, predictions, events, rules), failed=events.failed)
+
+
 async def _prediction(
-    served: Served,
-    predictions: list[PredictOptions],
-    events: answers.ChatEvents | answers.CompletionEvents | anthropic.MessageEvents,
-    rules: calls.CallRules,
+    served: Served, predictions: list[PredictOptions], events: _PredictionEvents, rules: calls.CallRules
 ) -> AsyncGenerator[bytes, None]:
     for prediction in predictions:
         opening = events.opening()  # waits for the first reply: until then an error can still get a status
@@ -197,7 +229,8 @@ async def transcriptions(served: Served, request: web.Request, scratch: Scratch)
         wish = sound.transcription_wish(fields)
         options = sound.transcription_options(wish, served.model, file=await files.give(file))
         if wish.stream:
-            return await stream_events(request, _transcript_events(served, options))
+            stream = EventStream(events=_transcript_events(served, options), failed=answers.error_event)
+            return await stream_events(request, stream)
         body, kind = sound.transcription_answer(await served.backend.transcribe(options), wish)
     return web.Response(body=body, headers={"Content-Type": kind})
 

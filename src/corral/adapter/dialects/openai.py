@@ -147,8 +147,8 @@ def _text_of(part: MessagePart, options: PredictOptions) -> str:
         case "image_url":
             link = part.image_url
             url = link if isinstance(link, str) else (link and link.url) or ""
-            head, comma, data = url.partition(",")
-            if not comma or not head.startswith("data:") or not head.endswith(";base64"):
+            data = base64_of(url)
+            if data is None:
                 # Other URLs are refused: this process does not fetch files for clients.
                 raise InvalidInput("messages.content.image_url", "must be a data URL in base64")
             options.Images.append(data)
@@ -160,6 +160,12 @@ def _text_of(part: MessagePart, options: PredictOptions) -> str:
             return ""
         case _:
             raise InvalidInput("messages.content.type", f"there are no parts of type {part.type}")
+
+
+def base64_of(url: str) -> str | None:
+    """Return what a data URL contains, still in base64; None for any other URL."""
+    head, comma, data = url.partition(",")
+    return data if comma and head.startswith("data:") and head.endswith(";base64") else None
 
 
 def _set_metadata(options: PredictOptions, request: ChatRequest, model: AdapterModel) -> None:
