@@ -224,8 +224,8 @@ MODEL_ROUTE_MEANINGS: Final = {
     "/v1/vad": (
         "Where somebody speaks in `audio`, samples from -1 to 1 at 16,000 a second: `segments` in seconds. LocalAI's."
     ),
-    "/v1/responses": "OpenAI's newer form of a chat, where the backend has it: llama.cpp does.",
-    "/v1/messages": "Anthropic's form of a chat, where the backend has it: llama.cpp does.",
+    "/v1/responses": "OpenAI's newer form of a chat, from llama.cpp and from backends that only speak gRPC.",
+    "/v1/messages": "Anthropic's form of a chat, from llama.cpp and from backends that only speak gRPC.",
     "/v1/messages/count_tokens": "How many tokens such a chat would take, where the backend tells.",
     "/tokenize": "The `tokens` of `content`. LocalAI's.",
     "/detokenize": "The `content` of `tokens`. LocalAI's.",

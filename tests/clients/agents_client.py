@@ -78,6 +78,48 @@ def tools() -> None:
 
 
 @cases.case
+def responses_of_a_backend_that_only_speaks_grpc() -> None:
+    cases.check(ask(agent(cases.ECHO, responses=True, instructions="be kind")) == cases.QUESTION)
+    cases.check(loop.run_until_complete(_streamed(agent(cases.ECHO, responses=True))) == cases.QUESTION)
+
+
+@cases.case
+def tools_in_responses_of_a_backend_that_only_speaks_grpc() -> None:
+    """The answer's items go back as the package keeps them, with the result of the tool, whole and streamed."""
+    for settings in ({}, {"parallel_tool_calls": False, "tool_choice": "listen"}):
+        heard.clear()
+        calling = agent(cases.ECHO, responses=True, tools=[listen], settings=settings)
+        cases.check(ask(calling) == cases.QUESTION)
+        cases.check(heard == [cases.QUESTION], heard)
+        cases.check(loop.run_until_complete(_streamed(calling)) == cases.QUESTION)
+        cases.check(heard == [cases.QUESTION] * 2, heard)
+
+
+@cases.case
+def conversation_in_responses_of_a_backend_that_only_speaks_grpc() -> None:
+    """The second turn sends what the first one answered."""
+    one = agent(cases.ECHO, responses=True)
+    first = loop.run_until_complete(agents.Runner.run(one, "a horse"))
+    again = [*first.to_input_list(), {"role": "user", "content": "a stable"}]
+    cases.check(ask(one, again) == "a stable")
+
+
+@cases.case
+def faults_in_responses_for_a_backend_that_only_speaks_grpc() -> None:
+    def run(**more: Any) -> Any:
+        return loop.run_until_complete(
+            agents.Runner.run(agent(cases.ECHO, responses=True), cases.QUESTION, max_turns=3, **more)
+        )
+
+    cases.refused(lambda: run(previous_response_id="resp_1"), BAD, code="invalid_input", param="previous_response_id")
+    cases.refused(lambda: run(conversation_id="conv_1"), BAD, code="invalid_input", param="conversation")
+    searching = agent(cases.ECHO, responses=True, tools=[agents.WebSearchTool()])
+    cases.refused(lambda: ask(searching), BAD, code="invalid_input", param="tools[0].type")
+    cutting = agent(cases.ECHO, responses=True, settings={"truncation": "auto"})
+    cases.refused(lambda: ask(cutting), BAD, code="invalid_input", param="truncation")
+
+
+@cases.case
 def tools_of_a_model_without() -> None:
     cases.refused(lambda: ask(agent(tools=[listen])), BAD, code="unsupported_by_model", param="tools")
     cases.refused(lambda: ask(agent(tools=[listen], responses=True)), BAD, code="unsupported_by_model", param="tools")

@@ -16,9 +16,9 @@ from typing import Any, NoReturn
 
 URL = os.environ.get("CORRAL_URL", "")
 KEY = os.environ.get("CORRAL_KEY", "")
-CHAT, EMBED, ECHO, SLOW = "chat", "embed", "echo", "slow"
+CHAT, EMBED, ECHO, SLOW, FAILING = "chat", "embed", "echo", "slow", "failing"
 """A text model whose template has no tools and an embedding model, both llama.cpp's; then the echo backend, which calls
-tools, and which takes minutes."""
+tools, which takes minutes, and which fails after two tokens."""
 QUESTION = "What is the capital of France? Answer in one sentence."
 ASKED: list[Any] = [{"role": "user", "content": QUESTION}]
 LONG: list[Any] = [{"role": "user", "content": "word " * 2000}]

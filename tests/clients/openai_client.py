@@ -57,6 +57,94 @@ def response_that_was_cut() -> None:
     cases.check(answer.status == "incomplete" and answer.incomplete_details.reason == "max_output_tokens", answer)
 
 
+def respond(**more: Any) -> Any:
+    """A response of a backend that only speaks gRPC, validated as the package declares its types."""
+    answer = client.responses.create(**({"model": cases.ECHO, "input": cases.QUESTION} | more))
+    return openai.types.responses.Response.model_validate(answer.to_dict(), strict=False)
+
+
+@cases.case
+def response_of_a_backend_that_only_speaks_grpc() -> None:
+    answer = respond(instructions="be kind", reasoning={"effort": "low", "summary": "auto"}, store=False)
+    cases.check((answer.output_text, answer.status) == (cases.QUESTION, "completed"), answer)
+    cases.check(answer.usage.total_tokens == answer.usage.input_tokens + answer.usage.output_tokens > 0, answer)
+    cut = respond(max_output_tokens=2)
+    cases.check((cut.status, cut.incomplete_details.reason) == ("incomplete", "max_output_tokens"), cut)
+
+
+@cases.case
+def response_stream_of_a_backend_that_only_speaks_grpc() -> None:
+    with client.responses.create(model=cases.ECHO, input=cases.QUESTION, stream=True) as events:
+        told = list(events)
+    for event in told:
+        type(event).model_validate(event.to_dict(), strict=False)
+    cases.check([event.sequence_number for event in told] == list(range(len(told))), told)
+    with client.responses.stream(model=cases.ECHO, input=cases.QUESTION) as stream:
+        said = "".join(event.delta for event in stream if event.type == "response.output_text.delta")
+        whole = stream.get_final_response()
+    cases.check(said == whole.output_text == cases.QUESTION, whole)
+
+
+@cases.case
+def tools_in_responses_of_a_backend_that_only_speaks_grpc() -> None:
+    """The backend `echo` calls a tool that is named; the result goes back to it with all items of the answer."""
+    tools = [{"type": "function", **tool["function"], "strict": False} for tool in cases.TOOLS]
+    named = {"type": "function", "name": "listen"}
+    with client.responses.stream(
+        model=cases.ECHO, input=cases.QUESTION, tools=tools, tool_choice=named, parallel_tool_calls=False
+    ) as stream:
+        arguments = "".join(event.delta for event in stream if event.type == "response.function_call_arguments.delta")
+        [call] = stream.get_final_response().output
+    cases.check((call.name, call.arguments) == ("listen", arguments), call)
+    result = {"type": "function_call_output", "call_id": call.call_id, "output": "a horse"}
+    answer = respond(input=[*cases.ASKED, call.to_dict(), result], tools=tools)
+    cases.check(answer.output_text == cases.QUESTION, answer)
+    allowed = {"type": "allowed_tools", "mode": "required", "tools": [named]}
+    [call] = respond(tools=tools, tool_choice=allowed).output
+    cases.check(call.name == "listen", call)
+
+
+@cases.case
+def faults_in_responses_for_a_backend_that_only_speaks_grpc() -> None:
+    class Answer(pydantic.BaseModel):
+        is_known: bool
+
+    for more, param in (
+        ({"input": []}, "input"),
+        ({"input": [{"type": "item_reference", "id": "msg_1"}]}, "input[0].type"),
+        ({"previous_response_id": "resp_1"}, "previous_response_id"),
+        ({"conversation": "conv_1"}, "conversation"),
+        ({"background": True}, "background"),
+        ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
+        ({"text": {"format": {"type": "json_object"}}}, "text.format.type"),
+        ({"extra_body": {"max_tokens": 3}}, "max_tokens"),
+    ):
+        cases.refused(lambda more=more: respond(**more), BAD, code="invalid_input", param=param)
+    cases.refused(lambda: respond(temperature=2.5), BAD, code="invalid_value", param="temperature")
+    cases.refused(
+        lambda: client.responses.parse(model=cases.ECHO, input=cases.QUESTION, text_format=Answer),
+        BAD,
+        code="invalid_input",
+        param="text.format.type",
+    )
+
+
+@cases.case
+def failure_in_a_stream_of_a_backend_that_only_speaks_grpc() -> None:
+    """The package raises what it is told, in chats and in responses, once it has passed on what was said before."""
+    for stream in (
+        ask(model=cases.FAILING, stream=True),
+        client.responses.create(model=cases.FAILING, input=cases.QUESTION, stream=True),
+    ):
+        told = []
+        try:
+            told += stream
+        except openai.APIError as error:
+            cases.check("error_after" in str(error) and error.code == "backend_failed", error)
+        else:
+            raise cases.Wrong(str(told))
+
+
 @cases.case
 def probabilities_of_a_completion() -> None:
     answer = client.completions.create(model=cases.CHAT, prompt="The sky is", max_tokens=3, logprobs=2)

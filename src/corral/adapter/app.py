@@ -16,7 +16,7 @@ from corral.adapter.responses import EventStream, error_response, stream_events
 from corral.adapter.scratch import Scratch
 from corral.base.clock import Clock
 from corral.base.errors import CorralError
-from corral.wire.models import COUNT_TOKENS, EDITS, MESSAGES
+from corral.wire.models import COUNT_TOKENS, EDITS, MESSAGES, RESPONSES
 
 Translate = Callable[[Served, bytes, Clock], Awaitable[bytes | EventStream]]
 """Handles a JSON request; answers with JSON or with a stream of events."""
@@ -27,6 +27,7 @@ _ROUTES: Final[dict[str, Translate]] = {
     "/v1/chat/completions": handlers.chat,
     "/v1/completions": handlers.completions,
     EDITS: handlers.edits,
+    RESPONSES: handlers.responses,
     MESSAGES: handlers.messages,
     COUNT_TOKENS: handlers.count_tokens,
     "/v1/embeddings": handlers.embeddings,

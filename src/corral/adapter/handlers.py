@@ -9,7 +9,17 @@ from typing import Final
 import msgspec
 from aiohttp import web
 
-from corral.adapter.dialects import answers, anthropic, calls, localai, openai, requests, sound
+from corral.adapter.dialects import (
+    answers,
+    anthropic,
+    calls,
+    localai,
+    openai,
+    openai_responses,
+    openai_responses_answers,
+    requests,
+    sound,
+)
 from corral.adapter.forms import read_body, read_form
 from corral.adapter.node_files import files_of
 from corral.adapter.replicas import Served
@@ -17,10 +27,13 @@ from corral.adapter.responses import EventStream, stream_events, stream_sound
 from corral.adapter.scratch import Scratch, read_parts, size_of
 from corral.base.clock import Clock
 from corral.base.errors import InvalidInput
-from corral.base.ids import new_answer_id
+from corral.base.ids import new_answer_id, new_response_id
 from corral.rpc.errors import BackendError, BackendFailed
 from corral.rpc.messages import EmbeddingResult, PredictOptions, TranscriptRequest
 
+_PredictionEvents = (
+    answers.ChatEvents | answers.CompletionEvents | anthropic.MessageEvents | openai_responses_answers.ResponseEvents
+)
 _MARK_WITHIN: Final = timedelta(seconds=10)
 _EMBEDDED_AT_ONCE: Final = 8
 _WAV: Final = {"Content-Type": "audio/wav"}
@@ -31,24 +44,34 @@ _Events = answers.ChatEvents | answers.CompletionEvents | anthropic.MessageEvent
 async def chat(served: Served, body: bytes, clock: Clock) -> bytes | EventStream:
     request = requests.parse(body, requests.ChatRequest)
     options = await _rendered(served, request)
-    stamp = _stamp("chatcmpl", request, served, clock, limit=options.Tokens)
-    predictions = openai.repeated(options, stamp.n)
-    offered = calls.offered_calls(request, served.model)
+    stamp = _stamp(new_answer_id("chatcmpl"), request, served, clock, limit=options.Tokens)
+    predictions, rules = openai.repeated(options, stamp.n), calls.call_rules(request, served.model)
     if request.stream:
-        return _streamed(served, predictions, answers.ChatEvents(stamp), offered)
+        return _stream(served, predictions, answers.ChatEvents(stamp), rules)
     replies = [await served.backend.predict(prediction) for prediction in predictions]
-    return answers.chat_answer([calls.with_calls(reply, offered) if offered else reply for reply in replies], stamp)
+    return answers.chat_answer([rules.applied(reply) for reply in replies], stamp)
+
+
+async def responses(served: Served, body: bytes, clock: Clock) -> bytes | EventStream:
+    asked = requests.parse(body, openai_responses.ResponsesRequest)
+    request = openai_responses.chat_request(asked)
+    options = await _rendered(served, request)
+    stamp = _stamp(new_response_id("resp"), request, served, clock, limit=options.Tokens)
+    rules = calls.call_rules(request, served.model)
+    events = openai_responses_answers.ResponseEvents(stamp, asked, lambda: _seconds(clock))
+    if request.stream:
+        return _stream(served, [options], events, rules)
+    return events.whole(rules.applied(await served.backend.predict(options)))
 
 
 async def messages(served: Served, body: bytes, clock: Clock) -> bytes | EventStream:
     request = anthropic.chat_request(requests.parse(body, anthropic.MessagesRequest))
     options = await _rendered(served, request)
-    stamp = _stamp("msg", request, served, clock, limit=options.Tokens)
-    offered = calls.offered_calls(request, served.model)
+    stamp = _stamp(new_answer_id("msg"), request, served, clock, limit=options.Tokens)
+    rules = calls.call_rules(request, served.model)
     if request.stream:
-        return _streamed(served, [options], anthropic.MessageEvents(stamp), offered)
-    reply = await served.backend.predict(options)
-    return anthropic.message_answer(calls.with_calls(reply, offered) if offered else reply, stamp)
+        return _stream(served, [options], anthropic.MessageEvents(stamp), rules)
+    return anthropic.message_answer(rules.applied(await served.backend.predict(options)), stamp)
 
 
 async def count_tokens(served: Served, body: bytes, _: Clock) -> bytes:
@@ -77,11 +100,11 @@ async def completions(served: Served, body: bytes, clock: Clock) -> bytes | Even
     requests.check_completion(request)
     prompts = openai.prompts_of(request)
     options = await asyncio.to_thread(openai.completion_options, request, served.model)
-    stamp = _stamp("cmpl", request, served, clock, limit=options[0].Tokens)
+    stamp = _stamp(new_answer_id("cmpl"), request, served, clock, limit=options[0].Tokens)
     predictions = [prediction for each in options for prediction in openai.repeated(each, stamp.n)]
     before = [prompt for prompt in prompts for _ in range(stamp.n)] if request.echo else []
     if request.stream:
-        return _streamed(served, predictions, answers.CompletionEvents(stamp, before=before))
+        return _stream(served, predictions, answers.CompletionEvents(stamp, before=before), calls.CallRules())
     replies = [await served.backend.predict(prediction) for prediction in predictions]
     return answers.completion_answer(replies, stamp, before=before)
 
@@ -91,15 +114,15 @@ async def edits(served: Served, body: bytes, clock: Clock) -> bytes:
     request = requests.parse(body, requests.EditRequest)
     requests.check_edit(request)
     options = await asyncio.to_thread(openai.edit_options, request, served.model)
-    stamp = _stamp("edit", request, served, clock, limit=options[0].Tokens)
+    stamp = _stamp(new_answer_id("edit"), request, served, clock, limit=options[0].Tokens)
     predictions = [prediction for each in options for prediction in openai.repeated(each, stamp.n)]
     return answers.edit_answer([await served.backend.predict(prediction) for prediction in predictions], stamp)
 
 
-def _stamp(kind: str, request: requests.Sampling, served: Served, clock: Clock, *, limit: int) -> answers.Stamp:
+def _stamp(id: str, request: requests.Sampling, served: Served, clock: Clock, *, limit: int) -> answers.Stamp:
     return answers.Stamp(
-        id=new_answer_id(kind),
-        created=int(clock.now().timestamp()),
+        id=id,
+        created=_seconds(clock),
         model=served.model.name,
         limit=limit,
         include_usage=request.stream_options is not None and bool(request.stream_options.include_usage),
@@ -108,22 +131,31 @@ def _stamp(kind: str, request: requests.Sampling, served: Served, clock: Clock, 
     )
 
 
-def _streamed(
-    served: Served, predictions: list[PredictOptions], events: _Events, offered: calls.OfferedCalls | None = None
+def _seconds(clock: Clock) -> int:
+    return int(clock.now().timestamp())
+
+
+def _stream(
+    served: Served, predictions: list[PredictOptions], events: _PredictionEvents, rules: calls.CallRules
 ) -> EventStream:
     return EventStream(
-        parts=_prediction(served, predictions, events, offered), closing=lambda: events.ending() + events.closing()
+        parts=_prediction(served, predictions, events, rules),
+        closing=lambda: events.ending() + events.closing(),
+        failed=events.failed,
     )
 
 
 async def _prediction(
-    served: Served, predictions: list[PredictOptions], events: _Events, offered: calls.OfferedCalls | None
+    served: Served, predictions: list[PredictOptions], events: _PredictionEvents, rules: calls.CallRules
 ) -> AsyncGenerator[bytes, None]:
     """Yield all events but the ending of the last answer."""
     for number, prediction in enumerate(predictions, start=1):
         opening = events.opening()  # waits for the first reply: until then an error can still get a status
-        async with aclosing(served.backend.predict_stream(prediction)) as batches:
-            async for replies in calls.whole_with_calls(batches, offered) if offered else batches:
+        async with (
+            aclosing(served.backend.predict_stream(prediction)) as from_backend,
+            aclosing(rules.applied_to_parts(from_backend)) as batches,
+        ):
+            async for replies in batches:
                 if part := opening + b"".join(map(events.part, replies)):
                     yield part
                 opening = b""
@@ -214,7 +246,8 @@ async def transcriptions(served: Served, request: web.Request, scratch: Scratch)
         wish = sound.transcription_wish(fields)
         options = sound.transcription_options(wish, served.model, file=await files.give(file))
         if wish.stream:
-            return await stream_events(request, EventStream(parts=_transcript_events(served, options)))
+            stream = EventStream(parts=_transcript_events(served, options), failed=answers.error_event)
+            return await stream_events(request, stream)
         body, kind = sound.transcription_answer(await served.backend.transcribe(options), wish)
     return web.Response(body=body, headers={"Content-Type": kind})
 

@@ -11,8 +11,8 @@ from typing import Final
 import msgspec
 from aiohttp import web
 
-from corral.adapter.dialects import anthropic
-from corral.adapter.dialects.engine_errors import ANTHROPIC_ROUTES, refusal_in
+from corral.adapter.dialects.answers import Failure
+from corral.adapter.dialects.engine_errors import refusal_in
 from corral.adapter.forms import RequestTooLarge
 from corral.adapter.node_files import NodeFilesUnusable
 from corral.adapter.replicas import KeyUnknown
@@ -47,16 +47,25 @@ _TELLING: Final = (errors.RequestRefused, errors.BackendFailed)
 _EVENT_HEADERS: Final = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache"}
 
 
+class EventStream(msgspec.Struct, frozen=True, kw_only=True):
+    """The events of an answer, in the pieces in which they are sent."""
+
+    parts: AsyncGenerator[bytes, None]
+    failed: Callable[[Failure], bytes]
+    """Returns the last event if the stream fails in the middle."""
+    closing: Callable[[], bytes] = bytes
+    """Returns the last events, when all parts were sent: they share a write with the end of the answer."""
+
+
 def error_response(error: CorralError, *, about: str = "messages") -> web.Response:
     """Return the response for an error. `about` is the name of the field that holds the prompt."""
-    status, fields = _error_fields(error, about=about)
+    failure = _failure(error, about=about)
     headers = {BACKEND_GONE_HEADER: "true"} if isinstance(error, errors.BackendGone) else None
-    body = msgspec.json.encode({"error": fields})
-    return web.Response(status=status, body=body, content_type="application/json", headers=headers)
+    return web.Response(status=failure.status, body=failure.body(), content_type="application/json", headers=headers)
 
 
-def _error_fields(error: CorralError, *, about: str) -> tuple[int, dict[str, object]]:
-    """Return the status and the fields. They contain what the backend said, but never the backend's address."""
+def _failure(error: CorralError, *, about: str) -> Failure:
+    """Say what failed. It contains what the backend said, but never the backend's address."""
     status, kind, code, param = 500, _SERVER, error.code, None
     if isinstance(error, _TELLING) and (fault := refusal_in(error.said, about=about)):
         status, kind, code, param = 400, _INVALID, fault.code, fault.param
@@ -72,35 +81,20 @@ def _error_fields(error: CorralError, *, about: str) -> tuple[int, dict[str, obj
     if isinstance(error, errors.BackendError):
         summary = (type(error).__doc__ or "").strip().splitlines()[0].rstrip(".")
         message = f"{summary}: {error.said}" if error.said else summary
-    return status, {"message": message, "type": kind, "param": param, "code": code}
+    return Failure(status=status, message=message, type=kind, code=code, param=param)
 
 
-class EventStream(msgspec.Struct, frozen=True, kw_only=True):
-    """The events of an answer, in the pieces in which they are sent."""
-
-    parts: AsyncGenerator[bytes, None]
-    closing: Callable[[], bytes] = bytes
-    """Returns the last events, when all parts were sent: they share a write with the end of the answer."""
-
-
-async def stream_events(request: web.Request, events: EventStream) -> web.StreamResponse:
+async def stream_events(request: web.Request, stream: EventStream) -> web.StreamResponse:
     """Send events. A failure in the middle becomes the last event; no `[DONE]` follows."""
-    async with aclosing(events.parts) as parts:
+    async with aclosing(stream.parts) as parts:
         response = await _begun(request, parts, _EVENT_HEADERS)
         try:
             await _pass_on(response, parts)
-            last = events.closing()
+            last = stream.closing()
         except CorralError as error:
-            last = _error_event(error, request.path)
+            last = stream.failed(_failure(error, about="messages"))
         await response.write_eof(last)
     return response
-
-
-def _error_event(error: CorralError, path: str) -> bytes:
-    status, fields = _error_fields(error, about="messages")
-    if path in ANTHROPIC_ROUTES:
-        return anthropic.error_event(status, str(fields["message"]))
-    return b"data: " + msgspec.json.encode({"error": {**fields, "param": None}}) + b"\n\n"
 
 
 async def stream_sound(

@@ -116,6 +116,11 @@ def new_answer_id(kind: str) -> str:
     return f"{kind}-{secrets.token_hex(12)}"
 
 
+def new_response_id(kind: str) -> str:
+    """Return an id in the format of OpenAI's responses and their items, such as `resp_…`."""
+    return f"{kind}_{secrets.token_hex(24)}"
+
+
 IpAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 _SOURCE_PREFIX: Final = 64
 """Prefix length of IPv6 networks that count as one source: a customer usually has all addresses of a /64."""

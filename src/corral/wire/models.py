@@ -43,9 +43,9 @@ ROUTE_USES: Final[Mapping[str, ModelUse | None]] = {
     COUNT_TOKENS: _U.CHAT,
 }
 """All routes of inference as replicas know them, and which use of a model each asks for; None suits any model."""
-ADAPTED_ROUTES: Final = frozenset(ROUTE_USES) - {RESPONSES}
+ADAPTED_ROUTES: Final = frozenset(ROUTE_USES)
 """What adapters answer for backends that only speak gRPC."""
-ASSUMED_ROUTES: Final = ADAPTED_ROUTES - {EDITS, MESSAGES, COUNT_TOKENS}
+ASSUMED_ROUTES: Final = ADAPTED_ROUTES - {EDITS, RESPONSES, MESSAGES, COUNT_TOKENS}
 """Assumed of replicas that do not say what they answer: workers and backends that are older than the question."""
 
 

@@ -17,7 +17,9 @@ from tests.kit.backends import SOON
 
 CHAT = "/v1/chat/completions"
 MESSAGES = "/v1/messages"
+RESPONSES = "/v1/responses"
 HELLO = {"model": "echo-model", "messages": [{"role": "user", "content": "hello brave new world"}]}
+ASKED = {"model": "echo-model", "input": "hello brave new world"}
 
 
 def events_of(text: str) -> list[Any]:
@@ -79,6 +81,83 @@ async def test_a_failure_in_a_stream_of_messages_is_told_as_anthropic_does(serve
     name, data = last.split("\n")
     assert name == "event: error"
     assert json.loads(data.removeprefix("data: "))["error"]["type"] == "api_error"
+
+
+def typed_events_of(text: str) -> list[Any]:
+    """Events whose names are the types of their documents, and whose numbers have no gaps."""
+    events = []
+    for event in text.strip().split("\n\n"):
+        name, data = event.split("\n")
+        events.append(json.loads(data.removeprefix("data: ")))
+        assert name == f"event: {events[-1]['type']}"
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
+    return events
+
+
+async def test_openais_responses_are_answered(served: Any) -> None:
+    body = ASKED | {"max_output_tokens": 3, "instructions": "be kind", "metadata": {"a": "b"}}
+    status, whole = await served.ask(RESPONSES, body)
+    assert (status, whole["object"], whole["model"]) == (200, "response", "echo-model")
+    [item] = whole["output"]
+    assert (item["role"], item["content"][0]["text"], item["status"]) == ("assistant", "hello brave new", "incomplete")
+    assert (whole["status"], whole["incomplete_details"]) == ("incomplete", {"reason": "max_output_tokens"})
+    assert (whole["instructions"], whole["metadata"]) == ("be kind", {"a": "b"})
+    async with served.post(RESPONSES, body | {"stream": True}) as answer:
+        assert answer.headers["Content-Type"].startswith("text/event-stream")
+        events = typed_events_of(await answer.text())
+    deltas = [event["delta"] for event in events if event["type"] == "response.output_text.delta"]
+    assert deltas == ["hello", " brave", " new"]
+    assert (events[0]["type"], events[-1]["type"]) == ("response.created", "response.incomplete")
+    assert events[-1]["response"]["usage"] == whole["usage"]
+    assert len({event["response"]["id"] for event in events if "response" in event} | {whole["id"]}) == 2
+    _, whole = await served.ask(RESPONSES, ASKED)
+    assert whole["status"] == "completed"
+    assert whole["completed_at"] >= whole["created_at"]
+
+
+async def test_a_tool_is_called_in_a_response_and_its_result_is_heard(served: Any) -> None:
+    tools = [{"type": "function", "name": name, "parameters": {"type": "object"}} for name in ("f", "g")]
+    asked = {"tools": tools, "tool_choice": {"type": "function", "name": "g"}, "parallel_tool_calls": False}
+    _, whole = await served.ask(RESPONSES, ASKED | asked)
+    [call] = whole["output"]
+    assert (call["type"], call["name"], whole["status"]) == ("function_call", "g", "completed")
+    assert json.loads(call["arguments"]) == {"text": "hello brave new world"}
+    async with served.post(RESPONSES, ASKED | asked | {"stream": True}) as answer:
+        *_, last = typed_events_of(await answer.text())
+    assert last["response"]["output"][0]["arguments"] == call["arguments"]
+    result = {"type": "function_call_output", "call_id": call["call_id"], "output": "5"}
+    heard = [{"role": "user", "content": ASKED["input"]}, *whole["output"], result]
+    _, whole = await served.ask(RESPONSES, {"input": heard, "tools": tools})
+    assert whole["output"][0]["content"][0]["text"] == "hello brave new world"
+
+
+async def test_faulty_requests_for_responses_are_refused_by_field(served: Any) -> None:
+    for more, param in (
+        ({"input": []}, "input"),
+        ({"input": [{"type": "item_reference", "id": "msg_1"}]}, "input[0].type"),
+        ({"previous_response_id": "resp_1"}, "previous_response_id"),
+        ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
+        ({"text": {"format": {"type": "json_object"}}}, "text.format.type"),
+        ({"max_tokens": 3}, "max_tokens"),
+    ):
+        status, answer = await served.ask(RESPONSES, ASKED | more)
+        error = answer["error"]
+        assert (status, error["type"], error["param"]) == (400, "invalid_request_error", param)
+
+
+async def test_tools_of_a_response_that_no_template_has_a_place_for_are_refused(served: Any) -> None:
+    await served.tell("k6", AdapterModel(name="m", identity="m.bin", templates=PromptTemplates(chat="{{.Input}}")))
+    status, answer = await served.ask(RESPONSES, ASKED | {"tools": [{"type": "function", "name": "f"}]}, key="k6")
+    assert (status, answer["error"]["param"]) == (400, "tools")
+
+
+async def test_a_failure_in_a_stream_of_a_response_is_an_error_and_its_end(served: Any) -> None:
+    await served.load("error_after:2")
+    async with served.post(RESPONSES, ASKED | {"stream": True}) as answer:
+        *_, error, failed = typed_events_of(await answer.text())
+    assert (error["type"], error["code"], error["error"]["message"]) == ("error", "backend_failed", error["message"])
+    assert (failed["type"], failed["response"]["status"]) == ("response.failed", "failed")
+    assert failed["response"]["output"][0]["content"][0]["text"] == "hello brave"
 
 
 async def test_completions_answer_every_prompt(served: Any) -> None:

@@ -155,6 +155,12 @@ class TestRequests:
     def test_every_choice_of_tools(self, choice: Any, expected: Any) -> None:
         assert json.loads(options(tools=[WEATHER], tool_choice=choice).ToolChoice) == expected
 
+    @pytest.mark.parametrize(("disabled", "expected"), [(True, False), (False, None), (None, None)])
+    def test_parallel_calls_may_be_refused(self, disabled: Any, expected: Any) -> None:
+        choice = {"type": "auto", "disable_parallel_tool_use": disabled}
+        assert chat(tools=[WEATHER], tool_choice=choice).parallel_tool_calls is expected
+        assert chat(tools=[WEATHER]).parallel_tool_calls is None
+
     def test_pictures_and_documents(self) -> None:
         source = {"type": "base64", "media_type": "image/png", "data": "AAAA"}
         document = {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "paper"}}

@@ -1,7 +1,7 @@
 """Calls of tools in the text of an answer."""
 
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from typing import Any
 
 import pytest
@@ -9,7 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from corral.adapter.dialects.answers import Stamp, chat_answer
-from corral.adapter.dialects.calls import OfferedCalls, offered_calls, whole_with_calls, with_calls
+from corral.adapter.dialects.calls import (
+    CallRules,
+    OfferedCalls,
+    call_rules,
+    offered_calls,
+    whole_with_calls,
+    with_calls,
+)
 from corral.adapter.dialects.requests import ChatRequest
 from corral.rpc.messages import ChatDelta, Reply, ToolCallDelta
 from corral.wire.adapter import AdapterModel, PromptTemplates
@@ -96,6 +103,59 @@ def test_only_answers_to_prompts_of_ours_are_looked_through() -> None:
     assert offered_calls(request, AdapterModel(name="m", use_tokenizer_template=True)) is None
     assert offered_calls(ChatRequest(messages=[], tools=TOOLS, tool_choice="none"), ours) is None
     assert offered_calls(ChatRequest(messages=[]), ours) is None
+
+
+def arguments(*replies: Reply) -> list[tuple[int, str]]:
+    return [
+        (call.index, call.arguments) for reply in replies for delta in reply.chat_deltas for call in delta.tool_calls
+    ]
+
+
+async def test_where_parallel_calls_are_refused_only_the_first_is_passed_on() -> None:
+    parts = [
+        Reply(
+            chat_deltas=[ChatDelta(content="I look."), ChatDelta(tool_calls=[ToolCallDelta(index=1, arguments="{")])]
+        ),
+        Reply(
+            chat_deltas=[
+                ChatDelta(tool_calls=[ToolCallDelta(index=2, arguments="{}"), ToolCallDelta(index=1, arguments="}")])
+            ],
+            tokens=3,
+        ),
+    ]
+
+    async def streamed() -> AsyncGenerator[Sequence[Reply], None]:
+        for part in parts:
+            yield [part]
+
+    rules = call_rules(ChatRequest(messages=[], parallel_tool_calls=False), AdapterModel(name="m"))
+    replies = [reply async for batch in rules.applied_to_parts(streamed()) for reply in batch]
+    assert arguments(*replies) == [(1, "{"), (1, "}")]
+    assert (replies[0].chat_deltas[0].content, replies[1].tokens) == ("I look.", 3)
+    whole = Reply()
+    for part in parts:
+        whole.MergeFrom(part)
+    assert arguments(rules.applied(whole)) == [(1, "{"), (1, "}")]
+    assert arguments(whole) == [(1, "{"), (2, "{}"), (1, "}")]
+
+
+async def test_of_calls_in_a_text_one_may_be_wanted_as_well() -> None:
+    text = Reply(message=b'[{"name": "f", "arguments": {"a": 1}}, {"name": "g", "arguments": {}}]')
+
+    async def streamed() -> AsyncGenerator[Sequence[Reply], None]:
+        yield [text]
+
+    rules = CallRules(offered=OFFERED, only_first=True)
+    assert arguments(rules.applied(text)) == [(0, '{"a": 1}')]
+    replies = [reply async for batch in rules.applied_to_parts(streamed()) for reply in batch]
+    assert arguments(*replies) == [(0, '{"a": 1}')]
+
+
+@pytest.mark.parametrize("parallel", [None, True])
+def test_parallel_calls_are_passed_on_unless_refused(parallel: bool | None) -> None:
+    rules = call_rules(ChatRequest(messages=[], parallel_tool_calls=parallel), AdapterModel(name="m"))
+    reply = Reply(chat_deltas=[ChatDelta(tool_calls=[ToolCallDelta(index=0), ToolCallDelta(index=1)])])
+    assert rules.applied(reply) is reply
 
 
 PIECES = st.sampled_from(['{"name": "f", "arguments": ', "{", "}", "[", "]", '"', "null", '{"a": 1}', "\\", ",", "é"])

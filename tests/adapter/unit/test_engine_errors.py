@@ -66,6 +66,7 @@ def test_what_the_client_got_wrong_is_a_bad_request_that_names_the_field(
     ("message", "about", "param"),
     [
         ("Input content cannot be empty", "input", "input"),
+        ("Failed to parse messages: Missing 'role' in message: {}", "input", "input"),
         (
             '"prompt" elements must be a string, a list of tokens, or a list of mixed strings & tokens.',
             "input",

@@ -39,8 +39,28 @@ class Stamp(msgspec.Struct, frozen=True, kw_only=True):
     """What the text of each answer begins with."""
 
 
+class Failure(msgspec.Struct, frozen=True, kw_only=True):
+    """What a client is told of a failure."""
+
+    status: int
+    message: str
+    type: str
+    code: str
+    param: str | None = None
+
+    def body(self) -> bytes:
+        """Return the body of an answer, in OpenAI's format."""
+        fields = {"message": self.message, "type": self.type, "param": self.param, "code": self.code}
+        return _encode({"error": fields})
+
+
+def error_event(failure: Failure) -> bytes:
+    """Return the last event of a stream that failed, in OpenAI's format for chats."""
+    return b"data: " + msgspec.structs.replace(failure, param=None).body() + b"\n\n"
+
+
 @dataclass(slots=True)
-class _Counts:
+class Counts:
     """Running token counts of an answer; the last ones are valid."""
 
     tokens: int = 0
@@ -68,7 +88,7 @@ class _AnswerEvents:
 
     def __init__(self, kind: str, stamp: Stamp) -> None:
         self._stamp = stamp
-        self._all: list[_Counts] = []
+        self._all: list[Counts] = []
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         head = _encode({"id": stamp.id, "object": kind, "created": stamp.created})
         self._head = b"data: " + head[:-1] + b',"model":' + _encode(stamp.model)
@@ -77,6 +97,9 @@ class _AnswerEvents:
         """Return the counts of the whole stream, if they are known and were requested, and its end."""
         usage = _sum(self._all, n=self._stamp.n).usage() if self._stamp.include_usage else None
         return (self._head + b',"choices":[],"usage":' + _encode(usage) + b"}\n\n" if usage else b"") + DONE
+
+    def failed(self, failure: Failure) -> bytes:
+        return error_event(failure)
 
 
 class ChatEvents(_AnswerEvents):
@@ -89,7 +112,7 @@ class ChatEvents(_AnswerEvents):
 
     def _begin(self, index: int) -> None:
         self._index = index
-        self._all.append(_Counts())
+        self._all.append(Counts())
         self._called: set[int] = set()
         self._before = self._head + b',"choices":[{"index":%d,"delta":' % index
 
@@ -150,7 +173,7 @@ class CompletionEvents(_AnswerEvents):
         super().__init__("text_completion", stamp)
         self._before = before
         self._index = 0
-        self._all.append(_Counts())
+        self._all.append(Counts())
 
     def opening(self) -> bytes:
         before = (self._before[self._index] if self._before else "") + self._stamp.prefix
@@ -167,7 +190,7 @@ class CompletionEvents(_AnswerEvents):
         rest = self._decoder.decode(b"", True)
         ending = self._choice(rest, finish_reason(self._all[-1].tokens, self._stamp.limit))
         self._index += 1
-        self._all.append(_Counts())
+        self._all.append(Counts())
         self._decoder.reset()
         return ending
 
@@ -278,13 +301,13 @@ def joined(reply: Reply) -> dict[str, Any]:
     return message
 
 
-def _sum(all_counts: Sequence[_Counts], *, n: int) -> _Counts:
+def _sum(all_counts: Sequence[Counts], *, n: int) -> Counts:
     """Sum the counts. A prompt with `n` answers counts once, as at OpenAI."""
     prompt_tokens = sum(counts.prompt_tokens for counts in all_counts[::n])
-    return _Counts(sum(counts.tokens for counts in all_counts), prompt_tokens)
+    return Counts(sum(counts.tokens for counts in all_counts), prompt_tokens)
 
 
 def _document(kind: str, stamp: Stamp, choices: Sequence[Mapping[str, Any]], replies: Sequence[Reply]) -> bytes:
-    usage = _sum([_Counts(reply.tokens, reply.prompt_tokens) for reply in replies], n=stamp.n).usage()
+    usage = _sum([Counts(reply.tokens, reply.prompt_tokens) for reply in replies], n=stamp.n).usage()
     head = {"id": stamp.id, "object": kind, "created": stamp.created, "model": stamp.model}
     return _encode({**head, "choices": choices, **({"usage": usage} if usage else {})})

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from corral.adapter.dialects.answers import Stamp, finish_reason, joined
+from corral.adapter.dialects.answers import Counts, Failure, Stamp, finish_reason, joined
 from corral.adapter.dialects.engine_errors import anthropic_error
 from corral.adapter.dialects.requests import ChatMessage, ChatRequest, MediaUrl, MessagePart
 from corral.base.errors import InvalidInput
@@ -62,6 +62,7 @@ class Tool(msgspec.Struct):
 class ToolChoice(msgspec.Struct):
     type: str
     name: str | None = None
+    disable_parallel_tool_use: bool | None = None
 
 
 class Thinking(msgspec.Struct):
@@ -108,6 +109,7 @@ def chat_request(asked: MessagesRequest) -> ChatRequest:
         top_p=asked.top_p,
         tools=tools or None,
         tool_choice=_choice(asked),
+        parallel_tool_calls=False if asked.tool_choice and asked.tool_choice.disable_parallel_tool_use else None,
         metadata=None if asked.thinking is None else {"enable_thinking": _thinks(asked.thinking)},
     )
 
@@ -266,7 +268,7 @@ class MessageEvents:
 
     def __init__(self, stamp: Stamp) -> None:
         self._stamp = stamp
-        self._tokens = self._prompt_tokens = 0
+        self._counts = Counts()
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._blocks = 0
         self._open = ""
@@ -281,20 +283,22 @@ class MessageEvents:
 
     def part(self, reply: Reply) -> bytes:
         """Return the events for this reply; nothing when it adds no text, or ends inside a character."""
-        self._tokens = reply.tokens or self._tokens
-        self._prompt_tokens = reply.prompt_tokens or self._prompt_tokens
+        self._counts.take(reply)
         return b"".join(self._events(reply))
 
     def ending(self) -> bytes:
         rest = self._decoder.decode(b"", True)
         last = [*self._text(rest)] if rest or not self._blocks else []
-        reason = _REASONS[finish_reason(self._tokens, self._stamp.limit, called=bool(self._calls))]
-        usage = {"input_tokens": self._prompt_tokens, "output_tokens": self._tokens}
+        reason = _REASONS[finish_reason(self._counts.tokens, self._stamp.limit, called=bool(self._calls))]
+        usage = {"input_tokens": self._counts.prompt_tokens, "output_tokens": self._counts.tokens}
         delta = {"stop_reason": reason, "stop_sequence": None}
         return b"".join([*last, *self._stop(), _event("message_delta", delta=delta, usage=usage)])
 
     def closing(self) -> bytes:
         return _event("message_stop")
+
+    def failed(self, failure: Failure) -> bytes:
+        return error_event(failure.status, failure.message)
 
     def _events(self, reply: Reply) -> Iterator[bytes]:
         if not reply.chat_deltas and (text := self._decoder.decode(reply.message)):

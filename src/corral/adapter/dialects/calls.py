@@ -5,7 +5,7 @@ Models write a call as JSON with a name and arguments, alone, in a list, or betw
 
 import json
 import re
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -70,9 +70,60 @@ def with_calls(reply: Reply, offered: OfferedCalls) -> Reply:
     return changed
 
 
+class CallRules(msgspec.Struct, frozen=True, kw_only=True):
+    """What becomes of the calls in an answer."""
+
+    offered: OfferedCalls | None = None
+    """What to look for in the text; None where the backend itself finds calls, or nothing may be called."""
+    only_first: bool = False
+    """Whether calls beside the first one are dropped, for requests that refuse several."""
+
+    def applied(self, reply: Reply) -> Reply:
+        reply = with_calls(reply, self.offered) if self.offered else reply
+        return _FirstCall().alone_in(reply) if self.only_first else reply
+
+    def applied_to_parts(self, batches: AsyncGenerator[Sequence[Reply], None]) -> AsyncGenerator[Sequence[Reply], None]:
+        """Return the replies of a stream. The caller closes both generators."""
+        whole = whole_with_calls(batches, self.offered) if self.offered else batches
+        return _first_call_only(whole) if self.only_first else whole
+
+
+def call_rules(request: ChatRequest, model: AdapterModel) -> CallRules:
+    return CallRules(offered=offered_calls(request, model), only_first=request.parallel_tool_calls is False)
+
+
+class _FirstCall:
+    """Lets the first call of one answer through, and drops those beside it."""
+
+    def __init__(self) -> None:
+        self._index: int | None = None
+
+    def alone_in(self, reply: Reply) -> Reply:
+        """Return the reply, or the part of one, without other calls."""
+        indices = [call.index for delta in reply.chat_deltas for call in delta.tool_calls]
+        if indices and self._index is None:
+            self._index = indices[0]
+        return reply if all(index == self._index for index in indices) else self._without_others(reply)
+
+    def _without_others(self, reply: Reply) -> Reply:
+        changed = Reply()
+        changed.CopyFrom(reply)
+        for delta in changed.chat_deltas:
+            kept = [call for call in delta.tool_calls if call.index == self._index]
+            delta.ClearField("tool_calls")
+            delta.tool_calls.extend(kept)
+        return changed
+
+
+async def _first_call_only(batches: AsyncIterator[Sequence[Reply]]) -> AsyncGenerator[Sequence[Reply], None]:
+    first = _FirstCall()
+    async for replies in batches:
+        yield [first.alone_in(reply) for reply in replies]
+
+
 async def whole_with_calls(
     batches: AsyncIterator[Sequence[Reply]], offered: OfferedCalls
-) -> AsyncIterator[Sequence[Reply]]:
+) -> AsyncGenerator[Sequence[Reply], None]:
     """Gather the parts of an answer, and yield it whole: only then it can be known what is a call."""
     whole, texts = Reply(), list[bytes]()
     async for replies in batches:

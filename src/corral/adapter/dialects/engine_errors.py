@@ -81,7 +81,7 @@ def refusal_in(message: str, *, about: str = "messages") -> EngineRefusal | None
     if _NOT_OFFERED.search(message):
         return EngineRefusal("unsupported_by_model", "model")
     if match := _FAULTY.search(message) or _REQUIRED.search(message):
-        return EngineRefusal("invalid_value", match[1])
+        return EngineRefusal("invalid_value", about if match[1] == "messages" else match[1])
     return None
 
 

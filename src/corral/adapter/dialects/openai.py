@@ -184,11 +184,16 @@ def _text_of(part: MessagePart, options: PredictOptions) -> str:
 
 def _data_of(link: MediaUrl | str | None, kind: str) -> str:
     """Return the base64 of a data URL. Other URLs are refused: this process does not fetch files for clients."""
-    url = link if isinstance(link, str) else (link and link.url) or ""
-    head, comma, data = url.partition(",")
-    if not comma or not head.startswith("data:") or not head.endswith(";base64"):
+    data = base64_of(link if isinstance(link, str) else (link and link.url) or "")
+    if data is None:
         raise InvalidInput(f"messages.content.{kind}", "must be a data URL in base64")
     return data
+
+
+def base64_of(url: str) -> str | None:
+    """Return what a data URL contains, still in base64; None for any other URL."""
+    head, comma, data = url.partition(",")
+    return data if comma and head.startswith("data:") and head.endswith(";base64") else None
 
 
 def _set_metadata(options: PredictOptions, request: ChatRequest, model: AdapterModel) -> None:

@@ -92,6 +92,7 @@ class ChatRequest(Sampling, kw_only=True):
     max_completion_tokens: int | None = None
     tools: list[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
     functions: list[Any] | None = None
     function_call: str | dict[str, Any] | None = None
     modalities: list[str] | None = None
@@ -153,6 +154,8 @@ def parse(body: bytes, kind: type[Parsed]) -> Parsed:
         problem = _WHERE.sub("", str(error)).replace("`", "'")
         if missing := re.search(r"required field '(.+)'", problem):
             raise InvalidInput(f"{field}.{missing[1]}" if field else missing[1], "is missing") from error
+        if unknown := re.search(r"unknown field '(.+)'", problem):
+            raise InvalidInput(f"{field}.{unknown[1]}" if field else unknown[1], "is not a field here") from error
         raise InvalidInput(field, problem[:1].lower() + problem[1:]) from error
     except UNREADABLE_JSON as error:
         raise InvalidInput("", f"the body is not JSON: {error}") from error
@@ -163,7 +166,7 @@ def check_chat(request: ChatRequest) -> None:
     if not request.messages:
         raise InvalidInput("messages", "must not be empty")
     _check_sampling(request)
-    _check_count("max_completion_tokens", request.max_completion_tokens)
+    check_count("max_completion_tokens", request.max_completion_tokens)
     _check_tools(request)
     if request.top_logprobs and not request.logprobs:
         raise InvalidInput("top_logprobs", "needs logprobs to be true")
@@ -234,7 +237,7 @@ def _tool_name(place: str, tool: dict[str, Any]) -> str:
 def _check_sampling(request: Sampling) -> None:
     if request.n is not None and not 1 <= request.n <= _MOST_ANSWERS:
         raise InvalidInput("n", f"must be between 1 and {_MOST_ANSWERS}")
-    _check_count("max_tokens", request.max_tokens)
+    check_count("max_tokens", request.max_tokens)
     if request.temperature is not None and not 0 <= request.temperature <= _HOTTEST:
         raise InvalidInput("temperature", f"must be between 0 and {_HOTTEST:g}")
     for field in ("seed", "top_k", "n_keep", "repeat_last_n"):
@@ -243,7 +246,7 @@ def _check_sampling(request: Sampling) -> None:
             raise InvalidInput(field, "must fit into 32 bits")
 
 
-def _check_count(field: str, value: int | None) -> None:
+def check_count(field: str, value: int | None) -> None:
     """Refuse 0: backends read it as unlimited, clients mean nothing at all."""
     if value is not None and value != -1 and not 1 <= value < 2**31:
         raise InvalidInput(field, "must be a number of tokens, at least 1")
