@@ -122,10 +122,10 @@ def given_flags(context: click.Context) -> dict[str, str]:
     return dict(context.meta.get(_FLAGS, {}))
 
 
-def need_terminal() -> None:
-    """Raise InvalidInput when there is no terminal on which a question could be answered."""
+def need_terminal(flag: str = "--yes") -> None:
+    """Raise InvalidInput, which names the flag that answers it, when there is no terminal to answer a question on."""
     if not sys.stdin.isatty():
-        raise InvalidInput("--yes", "is needed here, because there is no terminal to ask on")
+        raise InvalidInput(flag, "is needed here, because there is no terminal to ask on")
 
 
 def confirm(question: str) -> None:

@@ -134,7 +134,8 @@ def test_json_is_all_that_the_frontend_said(connected: Any, frontend: Any) -> No
 def test_show_tells_what_is_known_and_leaves_out_the_rest(connected: Any, frontend: Any) -> None:
     job = LoadJobView(state="failed", failures=2, message="no room", retry_at="2026-03-01T12:00:00Z")
     lost = replica("w2", state="lost", reason="its node is offline")
-    frontend.tell("GET /api/v1/models/small", model(replicas=[replica(), lost], load_job=job))
+    removed = replica("", state="lost", reason="the node was removed")
+    frontend.tell("GET /api/v1/models/small", model(replicas=[replica(), lost, removed], load_job=job))
     outcome = connected("models", "show", "small")
 
     assert [" ".join(line.split()) for line in outcome.out.splitlines()] == [
@@ -147,7 +148,9 @@ def test_show_tells_what_is_known_and_leaves_out_the_rest(connected: Any, fronte
         "Load failed: no room",
         "Replica w1 #0 loaded, 3 requests under way",
         "Replica w2 #0 lost (its node is offline)",
+        "Replica #0 lost (the node was removed)",
     ]
+    assert "\nReplica   #0 lost" in outcome.out, "one blank too many for a name that is gone"
 
 
 def test_show_tells_how_far_a_load_is(connected: Any, frontend: Any) -> None:

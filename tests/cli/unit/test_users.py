@@ -90,6 +90,16 @@ def test_nobody_is_asked_where_there_is_no_terminal(connected: Any, frontend: An
     assert frontend.calls == []
 
 
+@pytest.mark.parametrize("command", ["login", "password"])
+def test_nobody_is_asked_for_a_name_where_there_is_no_terminal(connected: Any, frontend: Any, command: str) -> None:
+    with Path(os.devnull).open() as nothing, pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sys.stdin", nothing)
+        outcome = connected(command, "--password-descriptor", "0")
+    assert (outcome.code, outcome.out) == (64, "")
+    assert outcome.err == "error: --user: is needed here, because there is no terminal to ask on\n"
+    assert frontend.calls == []
+
+
 def test_a_password_is_no_argument(connected: Any, frontend: Any) -> None:
     assert connected("login", "--user", "alice", "--password", "secret").code == 64
     assert frontend.calls == []

@@ -24,7 +24,7 @@ from corral.cli.connection import (
     target_of,
     write_login,
 )
-from corral.cli.options import CorralCommand, warn
+from corral.cli.options import CorralCommand, need_terminal, warn
 from corral.cli.output import answer, facts, json_option, show_view
 from corral.cli.units import duration_text, moment
 from corral.wire.users import ChangePassword, LoggedIn, LoginAsk, WhoAmI
@@ -40,7 +40,18 @@ password_option = click.option(
     help="Read the password from this descriptor, such as 0, instead of asking for it.",
 )
 _WRONG = "the name or the password is wrong, or the user may not log in"
-_user_option = click.option("--user", "name", required=True, metavar="NAME", prompt="User", help="Who logs in.")
+
+
+def _name_or_ask(context: click.Context, _: click.Parameter, name: str) -> str:
+    if name or context.resilient_parsing:
+        return name
+    need_terminal("--user")
+    return str(click.prompt("User", err=True))
+
+
+_user_option = click.option(
+    "--user", "name", default="", callback=_name_or_ask, metavar="NAME", help="Who logs in; a terminal asks for it."
+)
 
 
 @click.command("login", cls=CorralCommand)

@@ -223,7 +223,8 @@ def _changed(model: ModelView) -> str:
 
 def _replica(replica: ReplicaView, load_message: str) -> str:
     """One line about a replica. A reason that the load job already gives is not repeated: it may be long."""
-    text = f"{replica.node} #{replica.index} {state_word(Subject.REPLICA, replica.state).inline}"
+    place = f"{replica.node} #{replica.index}".lstrip()  # a node that was removed has no name
+    text = f"{place} {state_word(Subject.REPLICA, replica.state).inline}"
     if replica.state in ("loaded", "unloading"):
         busy = "an unknown number of requests" if replica.in_flight is None else counted(replica.in_flight, "request")
         text += f", {busy} under way"

@@ -98,7 +98,7 @@ def _ask_for_code(*, or_none: bool = False) -> str:
     if not sys.stdin.isatty():
         raise InvalidInput(
             "--join",
-            "needs a join code: give --code-file or --code-descriptor, set CORRAL_JOIN_CODE, or use a tty",
+            "needs a join code: give --code-file or --code-descriptor, set CORRAL_JOIN_CODE, or run it in a terminal",
         )
     question = "Join code (Enter: come back as the node that this machine was)" if or_none else "Join code"
     while True:
