@@ -29,6 +29,7 @@ from tests.kit.s3 import S3Server
 
 DATABASES = ["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)]
 CHILDREN = ChildWatch()
+TESTS = Path(__file__).parent
 SLOWEST = ("chaos", "e2e", "browser", "cluster", "integration", "conformance")
 """Directories, the slowest first."""
 
@@ -65,6 +66,10 @@ def share_statements(connection: Connection) -> None:
 routing.compile_path = cache(routing.compile_path)
 
 
+# Nearly all that collecting the tests makes stays, so looking for garbage among it finds none.
+gc.disable()
+
+
 # A shell that starts the tests in the background has them ignore Ctrl-C, and all that they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -75,15 +80,32 @@ def pytest_xdist_auto_num_workers() -> int:
     return max(3, min(2 * len(os.sched_getaffinity(0)), 8))
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Each process reads the files of tests beginning with others, as all of them need all files.
+
+    In a new checkout it is reading that takes long, since assertions are rewritten. What one process has rewritten, the
+    others find as byte code, but not if all of them are at the same file.
+    """
+    process = getattr(config, "workerinput", None)
+    if process is not None and [Path(argument).absolute() for argument in config.args] == [TESTS]:
+        files = sorted(map(str, TESTS.rglob("test_*.py")))
+        first = len(files) * int(process["workerid"].removeprefix("gw")) // process["workercount"]
+        config.args[:] = files[first:] + files[:first]
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What runs real processes comes first: a file that takes minutes must not be the last one of a worker."""
-    items.sort(key=lambda item: next((rank for rank, part in enumerate(SLOWEST) if part in item.path.parts), 9))
+    items.sort(key=lambda item: (_rank(item.path), item.path))
+
+
+def _rank(path: Path) -> int:
+    return next((rank for rank, part in enumerate(SLOWEST) if part in path.parts), len(SLOWEST))
 
 
 def pytest_collection_finish() -> None:
     """Tests and modules stay: the garbage collector need not look at them again after each test."""
-    gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(autouse=True)
