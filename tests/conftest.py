@@ -30,8 +30,12 @@ from tests.kit.s3 import S3Server
 DATABASES = ["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)]
 CHILDREN = ChildWatch()
 TESTS = Path(__file__).parent
-SLOWEST = ("chaos", "e2e", "browser", "cluster", "integration", "conformance")
-"""Directories, the slowest first."""
+WAITING = ("chaos", "e2e", "browser", "cluster")
+"""Directories of tests that wait for real processes, the slowest first."""
+BUSY = ("integration", "conformance")
+"""Those of tests that keep a core busy. All others are quick."""
+BUSY_BESIDE = 3
+"""Files that keep a core busy for each that waits: so there are some beside every one that waits, and some after them."""
 
 # How long examples take says something about the machine and nothing about the code. And the same code gets the same
 # examples each time: a run that fails must be about the change that it judges.
@@ -94,12 +98,22 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What runs real processes comes first: a file that takes minutes must not be the last one of a worker."""
-    items.sort(key=lambda item: (_rank(item.path), item.path))
+    """A file that takes minutes must not be the last one of a process, and those that wait must not all run at once.
+
+    Tests with real processes wait much of their time, and those of several parts hardly ever. So the first kind comes
+    mixed with most of the second; the rest of the second follows, and then all that is quick.
+    """
+    files = sorted({item.path for item in items}, key=lambda path: (_rank(path), path))
+    waiting = [file for file in files if _rank(file) < len(WAITING)]
+    busy = files[len(waiting) :]
+    place = {file: float(number) for number, file in enumerate(busy)}
+    place |= {file: number * BUSY_BESIDE - 0.5 for number, file in enumerate(waiting)}
+    items.sort(key=lambda item: (place[item.path], item.path))
 
 
 def _rank(path: Path) -> int:
-    return next((rank for rank, part in enumerate(SLOWEST) if part in path.parts), len(SLOWEST))
+    kinds = (*WAITING, *BUSY)
+    return next((rank for rank, part in enumerate(kinds) if part in path.parts), len(kinds))
 
 
 def pytest_collection_finish() -> None:
