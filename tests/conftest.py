@@ -29,8 +29,13 @@ from tests.kit.s3 import S3Server
 
 DATABASES = ["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)]
 CHILDREN = ChildWatch()
-SLOWEST = ("chaos", "e2e", "browser", "cluster", "integration", "conformance")
-"""Directories, the slowest first."""
+TESTS = Path(__file__).parent
+WAITING = ("chaos", "e2e", "browser", "cluster")
+"""Directories of tests that wait for real processes, the slowest first."""
+BUSY = ("integration", "conformance")
+"""Those of tests that keep a core busy. All others are quick."""
+BUSY_BESIDE = 3
+"""Files that keep a core busy for each that waits: so there are some beside every one that waits, and some after them."""
 
 # How long examples take says something about the machine and nothing about the code. And the same code gets the same
 # examples each time: a run that fails must be about the change that it judges.
@@ -65,6 +70,10 @@ def share_statements(connection: Connection) -> None:
 routing.compile_path = cache(routing.compile_path)
 
 
+# Nearly all that collecting the tests makes stays, so looking for garbage among it finds none.
+gc.disable()
+
+
 # A shell that starts the tests in the background has them ignore Ctrl-C, and all that they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -75,15 +84,42 @@ def pytest_xdist_auto_num_workers() -> int:
     return max(3, min(2 * len(os.sched_getaffinity(0)), 8))
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Each process reads the files of tests beginning with others, as all of them need all files.
+
+    In a new checkout it is reading that takes long, since assertions are rewritten. What one process has rewritten, the
+    others find as byte code, but not if all of them are at the same file.
+    """
+    process = getattr(config, "workerinput", None)
+    if process is not None and [Path(argument).absolute() for argument in config.args] == [TESTS]:
+        files = sorted(map(str, TESTS.rglob("test_*.py")))
+        first = len(files) * int(process["workerid"].removeprefix("gw")) // process["workercount"]
+        config.args[:] = files[first:] + files[:first]
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What runs real processes comes first: a file that takes minutes must not be the last one of a worker."""
-    items.sort(key=lambda item: next((rank for rank, part in enumerate(SLOWEST) if part in item.path.parts), 9))
+    """A file that takes minutes must not be the last one of a process, and those that wait must not all run at once.
+
+    Tests with real processes wait much of their time, and those of several parts hardly ever. So the first kind comes
+    mixed with most of the second; the rest of the second follows, and then all that is quick.
+    """
+    files = sorted({item.path for item in items}, key=lambda path: (_rank(path), path))
+    waiting = [file for file in files if _rank(file) < len(WAITING)]
+    busy = files[len(waiting) :]
+    place = {file: float(number) for number, file in enumerate(busy)}
+    place |= {file: number * BUSY_BESIDE - 0.5 for number, file in enumerate(waiting)}
+    items.sort(key=lambda item: (place[item.path], item.path))
+
+
+def _rank(path: Path) -> int:
+    kinds = (*WAITING, *BUSY)
+    return next((rank for rank, part in enumerate(kinds) if part in path.parts), len(kinds))
 
 
 def pytest_collection_finish() -> None:
     """Tests and modules stay: the garbage collector need not look at them again after each test."""
-    gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(autouse=True)
