@@ -35,7 +35,7 @@ WAITING = ("chaos", "e2e", "browser", "cluster")
 BUSY = ("integration", "conformance")
 """Those of tests that keep a core busy. All others are quick."""
 BUSY_BESIDE = 3
-"""Files that keep a core busy for each that waits: so there are some beside every one that waits, and some after them."""
+"""Files that keep a core busy for each that waits: so some are beside every one that waits, and some after them."""
 
 # How long examples take says something about the machine and nothing about the code. And the same code gets the same
 # examples each time: a run that fails must be about the change that it judges.

@@ -71,7 +71,8 @@ def cli() -> None:
     """
 
 
-_ALLOCATIONS: Final = 100_000
+_ALLOCATIONS: Final = 400_000
+"""More than an import of control makes, which is a quarter of a million."""
 
 
 def main() -> NoReturn:
