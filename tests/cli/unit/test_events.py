@@ -33,6 +33,13 @@ def test_past_events_are_lines(connected: Any, frontend: Any) -> None:
     assert [found["sequence"] for found in connected("events", "--json").json()["items"]] == [1, 2]
 
 
+def test_a_line_has_the_beginning_of_a_digest_and_no_empty_details() -> None:
+    digest = "0123456789ab" + 52 * "c"
+    data = {"node": "", "revision": digest, "wanted": f"sha256:{digest}", "why": digest + "c"}
+    line = event_line(event(1, data=data))
+    assert line.endswith(f"  revision=0123456789ab  wanted=sha256:0123456789ab  why={digest}c")
+
+
 def test_which_events_is_the_frontends_business(connected: Any, frontend: Any, make_node: Any) -> None:
     id = "22222222-0000-4000-8000-000000000000"
     frontend.tell_nodes(make_node("w1", id))

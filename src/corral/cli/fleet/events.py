@@ -1,6 +1,7 @@
 """`corral events`: what happened in the fleet, and what happens now."""
 
 import json
+import re
 import time
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
@@ -21,6 +22,8 @@ from corral.wire.nodes import EventView
 
 _PATH = "/api/v1/events"
 _RECONNECT = Backoff(first=timedelta(milliseconds=250), cap=timedelta(seconds=5))
+_DIGEST = re.compile(r"((?:sha256:)?[0-9a-f]{12})[0-9a-f]{52}")
+"""A digest, and what people are shown of it; `--json` has all of it."""
 
 
 @click.command(cls=CorralCommand)
@@ -111,11 +114,15 @@ def event_line(event: EventView) -> str:
     """One event as a line of rich markup: time, kind, node, actor and details."""
     at = parse_moment(event.at)
     time_text = f"{at.astimezone():%Y-%m-%d %H:%M:%S}" if at else event.at
-    texts = {
-        name: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-        for name, value in event.data.items()
-    }
-    details = "  ".join(f"{plain(name)}={plain(text)}" for name, text in texts.items())
+    texts = {name: _detail(value) for name, value in event.data.items()}
+    details = "  ".join(f"{plain(name)}={plain(text)}" for name, text in texts.items() if text)
     node = f" [cyan]{plain(event.node_id[:SHORT_ID])}[/]" if event.node_id else ""
     line = f"[dim]{time_text}[/] [bold]{plain(event.kind)}[/]{node} by {plain(event.actor)}"
     return f"{line}  {details}" if details else line
+
+
+def _detail(value: object) -> str:
+    if not isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False, default=str)
+    digest = _DIGEST.fullmatch(value)
+    return digest[1] if digest else value
