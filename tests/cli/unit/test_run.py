@@ -55,10 +55,11 @@ def test_a_pipe_is_one_question(connected: Any, fleet: Any, monkeypatch: pytest.
     ]
 
 
-def test_an_empty_pipe_asks_nothing(connected: Any, fleet: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_empty_pipe_asks_nothing_and_says_so(connected: Any, fleet: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO(""))
     outcome = connected("run", "small")
     assert (outcome.code, outcome.out, asked(fleet)) == (0, "", [])
+    assert "small is there. It was asked nothing, because standard input is empty." in outcome.err
 
 
 def test_a_disabled_model_is_not_asked(connected: Any, fleet: Any) -> None:

@@ -68,6 +68,8 @@ def run(
         converse(client, model, wishes)
     elif question.strip():
         ask_once(client, model, question, wishes)
+    else:
+        click.echo(f"{model} is there. It was asked nothing, because standard input is empty.", err=True)
 
 
 def _known(models: ModelList, reference: str, *, name: str, build: str) -> str:
