@@ -11,6 +11,7 @@ import os
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,9 @@ _ROUNDS: Final = 50
 """Turns that ending tasks and closing transports get: enough for a chain of callbacks without I/O."""
 _THREAD_SECONDS: Final = 30.0
 """How long a thread that cannot be awaited, such as a disk check, may take on a busy machine."""
+_LOOK_SECONDS: Final = 0.01
+_OF_POLLERS: Final = frozenset({"anon_inode:[eventpoll]", "anon_inode:[eventfd]"})
+"""What a native thread has that waits for sockets."""
 _SHOWN: Final = 200
 _DESCRIPTORS: Final = "/proc/self/fd"
 
@@ -114,9 +118,18 @@ class Snapshot:
         if not self._new_descriptors():
             return []
         gc.collect()  # closes nothing by itself, but what only garbage holds open is told by a ResourceWarning
-        ours = self._new_descriptors()
+        ours = self._descriptors_left()
         lasting = _pipes_of(self.watch.look()) if ours else frozenset()
         return [f"descriptor {number}: {_describe(number, what)}" for number, what in ours if what not in lasting]
+
+    def _descriptors_left(self) -> list[tuple[int, str]]:
+        """The new descriptors, once native threads had time to close theirs: gRPC does so after its last channel."""
+        deadline = time.monotonic() + _THREAD_SECONDS
+        while (new := self._new_descriptors()) and all(what in _OF_POLLERS for _, what in new):
+            if time.monotonic() > deadline:
+                break
+            time.sleep(_LOOK_SECONDS)
+        return new
 
     def _new_descriptors(self) -> list[tuple[int, str]]:
         before = self.descriptors

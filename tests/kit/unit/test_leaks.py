@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import select
 import socket
 import subprocess
 import sys
@@ -95,6 +96,29 @@ def test_open_files_and_sockets_are_shown_with_what_they_lead_to(before: Snapsho
     assert any(leak.endswith(f": {path}") for leak in leaks)
     assert any(leak.endswith(f"('127.0.0.1', {port}) to nobody") for leak in leaks)
     assert before.leaks() == []
+
+
+def test_what_a_native_thread_still_closes_is_no_leak(before: Snapshot) -> None:
+    poller = select.epoll()
+    looked = threading.Event()
+    watch = Snapshot._new_descriptors
+
+    def close() -> None:
+        looked.wait()
+        poller.close()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Snapshot, "_new_descriptors", lambda self: looked.set() or watch(self))
+        ending = threading.Thread(target=close)
+        ending.start()
+        assert before._descriptors() == []
+        ending.join()
+
+
+def test_a_poller_that_stays_is_a_leak(before: Snapshot, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.kit.leaks._THREAD_SECONDS", 0.0)
+    with select.epoll() as poller:
+        assert before.leaks() == [f"descriptor {poller.fileno()}: anon_inode:[eventpoll]"]
 
 
 def test_a_look_is_cheap(before: Snapshot, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -378,10 +378,10 @@ async def test_the_hub_looks_at_most_four_times_a_second_however_often_it_is_run
     looks = 0
     refresh = context.live.hub.refresh
 
-    async def counted(topics: Iterable[Topic], *, lasts: timedelta = timedelta(0)) -> None:
+    async def counted(topics: Iterable[Topic], *, max_age: timedelta = timedelta(0)) -> None:
         nonlocal looks
         looks += 1
-        await refresh(topics, max_age=lasts)
+        await refresh(topics, max_age=max_age)
 
     context.live.hub.refresh = counted  # type: ignore[method-assign]
     loop = context.live.loops(context.record)["live"]
