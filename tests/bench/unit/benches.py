@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import aiohttp
+import pytest
 
 from bench import (
     downloads,
@@ -136,6 +137,7 @@ async def test_receiving_a_small_file() -> None:
     assert len(measured(table.rows)) == len(table.rows)
 
 
+@pytest.mark.usefixtures("s3_client")
 async def test_staging_a_small_file() -> None:
     table = await staging.staging(20_000_000, rounds=1)
 
