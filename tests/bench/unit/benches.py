@@ -6,6 +6,7 @@
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import cast
 
 import aiohttp
 import pytest
@@ -19,12 +20,15 @@ from bench import (
     idle,
     images,
     images_streams,
+    joins,
     live,
     page,
     peers,
     placement,
+    questions,
     run,
     staging,
+    warm,
     worker,
 )
 from bench.fleet import Scale, heartbeats
@@ -169,6 +173,28 @@ async def test_a_worker_under_a_little_load() -> None:
     rows = figures(table)
     assert rows["flood: not answered"]["measured"] == 0
     assert len(measured(table.rows)) == len(table.rows)
+
+
+async def test_a_few_nodes_that_join() -> None:
+    table = await joins.joins(nodes=3)
+
+    assert len(measured(table.rows)) == 2
+    assert all(value > 0 for value in measured(table.rows))
+
+
+async def test_a_second_of_warm_requests() -> None:
+    statements, memory = await warm.warm(1.0)
+
+    assert cast("float", figures(statements)["answers"]["measured"]) > 0
+    assert all(value > 0 for value in measured(memory.rows))
+
+
+def test_asking_one_question() -> None:
+    table = questions.ask({"What is the capital of France?": "paris"}, {"its own": questions.own_settings()})
+
+    (row,) = table.rows
+    assert row["right"] == 1
+    assert row["repeats itself"] == 0
 
 
 async def test_starting_once() -> None:
