@@ -13,10 +13,12 @@ import pytest
 
 from bench import (
     downloads,
+    engines,
     estimates,
     fanout,
     files,
     frameworks,
+    gateway,
     idle,
     images,
     images_streams,
@@ -173,6 +175,25 @@ async def test_a_worker_under_a_little_load() -> None:
     rows = figures(table)
     assert rows["flood: not answered"]["measured"] == 0
     assert len(measured(table.rows)) == len(table.rows)
+
+
+async def test_a_gateway_before_an_engine() -> None:
+    async with gateway.open_ways() as ways:
+        found = await gateway.measure(ways, "stream", clients=2, seconds=0.5)
+
+    assert {"engine", "gateway"} <= found.keys()
+    assert all(load.streams > 0 and not load.failed for load in found.values())
+    assert len(gateway.rate_table("2 clients", found).rows) == len(found)
+
+
+async def test_an_adapter_before_an_engine() -> None:
+    await gateway.build()
+    async with engines.open_echo(per_message=8) as (ways, pids):
+        found = {way.name: await gateway.run_load(way, 2, 0.5, "stream", key=key) for way, key in ways}
+
+    assert pids.keys() == {"echo", "adapter", "gateway"}
+    assert found.keys() == {"adapter", "gateway"}
+    assert all(load.streams > 0 and not load.failed for load in found.values())
 
 
 async def test_a_few_nodes_that_join() -> None:
