@@ -167,7 +167,7 @@ def _parser() -> argparse.ArgumentParser:
 
 async def _run(options: argparse.Namespace) -> list[Table]:
     sized = {name: functools.partial(bench, megabytes=options.megabytes) for name, bench in SIZED.items()}
-    benches = {**BENCHES, **sized}
+    benches: dict[str, Bench] = {**BENCHES, **sized}
     names = options.names or UNNAMED
     return [table for name in names for table in await benches[name](options.seconds)]
 

@@ -1,5 +1,6 @@
 """Part of `images`: the wire breaks in the middle of a pull, which is then started again."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -27,7 +28,7 @@ async def cut_and_resumed(image: SampleImage, registry: str, folder: Path) -> Ta
 
 async def _measure(image: SampleImage, wire: CutWire, folder: Path) -> Table:
     order = order_for(f"{wire.address}/{NAME}:latest", folder)
-    hasty = msgspec.structs.replace(order, network=msgspec.structs.replace(order.network, attempts=1))
+    hasty = msgspec.structs.replace(order, network=replace(order.network, attempts=1))
     try:
         await pull(hasty)
     except RegistryUnavailable:

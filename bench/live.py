@@ -172,7 +172,7 @@ async def _delays(site: Site, count: int, state: LiveState) -> list[float]:
 
 async def _seen_after(began: float, node: str, label: str, state: LiveState) -> float:
     async def is_seen() -> bool:
-        return state.topics["nodes"][node]["labels"].get("bench") == label
+        return bool(state.topics["nodes"][node]["labels"].get("bench") == label)
 
     await eventually(is_seen, "a label", longest_pause=0.005)
     return time.monotonic() - began

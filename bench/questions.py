@@ -24,6 +24,7 @@ from tests.kit.models import chat_model
 
 _ENGINE: Final = Path(__file__).parents[1] / "backends" / "llama_cpp" / "engine.py"
 _MOST_TOKENS: Final = 512
+AS_IT_COMES: Final = "as it comes along"
 _BRIEF: Final = "You are a helpful assistant. Answer in one or two short sentences."
 OTHER_SETTINGS: Final[Mapping[str, Mapping[str, Any]]] = {
     "temperature 0.2": {"temperature": 0.2},
@@ -86,7 +87,7 @@ QUESTIONS: Final[Mapping[str, str]] = {
 
 
 async def questions(_: float | None) -> list[Table]:
-    return [await asyncio.to_thread(_ask_all)]
+    return [await asyncio.to_thread(ask, QUESTIONS, {AS_IT_COMES: own_settings(), **OTHER_SETTINGS})]
 
 
 def own_settings() -> dict[str, Any]:
@@ -96,16 +97,16 @@ def own_settings() -> dict[str, Any]:
     return parameters
 
 
-def _ask_all() -> Table:
+def ask(questions: Mapping[str, str], settings: Mapping[str, Mapping[str, Any]]) -> Table:
+    """Ask all questions under each of the settings. `questions` maps to what is expected. Blocking."""
     with _engine() as url:
-        settings = {"as it comes along": own_settings(), **OTHER_SETTINGS}
-        rows = [_measured(url, name, given) for name, given in settings.items()]
-    return Table(title=f"{len(QUESTIONS)} ordinary questions to {chat_model().name}", rows=rows)
+        rows = [_measured(url, questions, name, given) for name, given in settings.items()]
+    return Table(title=f"{len(questions)} ordinary questions to {chat_model().name}", rows=rows)
 
 
-def _measured(url: str, name: str, settings: Mapping[str, Any]) -> Row:
+def _measured(url: str, questions: Mapping[str, str], name: str, settings: Mapping[str, Any]) -> Row:
     began = time.monotonic()
-    answers = [(expected, _asked(url, question, settings)) for question, expected in QUESTIONS.items()]
+    answers = [(expected, _asked(url, question, settings)) for question, expected in questions.items()]
     texts = [(expected, answer["choices"][0]["message"]["content"]) for expected, answer in answers]
     return {
         "settings": name,

@@ -25,9 +25,7 @@ PERCENT: Final = (5, 15, 20, 35, 15, 10)
 _SMALL_FILE: Final = 20_000
 _LARGE_FILE: Final = 8 * MEGABYTE
 _RUN: Final = f'#!/bin/sh\nexec "{sys.executable}" "$(dirname "$0")/backend.py" "$@"\n'
-_SERVE: Final = f"""
-import sys
-sys.path.insert(0, {str(BACKENDS / "sdk")!r})
+_SERVE: Final = """
 from corral_backend_sdk import Backend, serve
 
 class Idle(Backend):
@@ -74,7 +72,12 @@ def _layer(number: int, size: int) -> bytes:
 
 
 def _programs() -> Iterable[tuple[str, bytes]]:
-    return (("run.sh", _RUN.encode()), ("backend.py", _SERVE.encode()))
+    """The backend with its SDK, as every image has it: a confined process cannot read the checkout."""
+    yield "run.sh", _RUN.encode()
+    yield "backend.py", _SERVE.encode()
+    sdk = BACKENDS / "sdk"
+    for file in sorted(sdk.glob("corral_backend_sdk/**/*.py")):
+        yield str(file.relative_to(sdk)), file.read_bytes()
 
 
 def _contents(number: int, size: int) -> Iterable[tuple[str, bytes]]:

@@ -8,7 +8,7 @@ import asyncio
 import json
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -30,6 +30,9 @@ AGAIN_MILLISECONDS: Final = 50
 IDLE_MEGABYTES: Final = 75
 IDLE_PERCENT: Final = 1
 _IN_FLIGHT: Final = 1000
+
+Asked = tuple[Callable[[NodeId], str], Mapping[str, object]]
+"""The subject of a request, by node, and its body."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,11 +145,11 @@ async def _flooded(process: ChildProcess, bus: NatsBus, scale: Scale) -> list[Ro
     ]
 
 
-async def _all_at_once(bus: NatsBus, asked: Sequence[tuple[Callable[[NodeId], str], dict[str, object]]]) -> list[float]:
+async def _all_at_once(bus: NatsBus, asked: Sequence[Asked]) -> list[float]:
     """How long each took; at most a thousand are on their way at a time."""
     slots = asyncio.Semaphore(_IN_FLIGHT)
 
-    async def one(subject: Callable[[NodeId], str], request: dict[str, object]) -> float:
+    async def one(subject: Callable[[NodeId], str], request: Mapping[str, object]) -> float:
         async with slots:
             return await _timed(bus, subject, request)
 
@@ -155,7 +158,7 @@ async def _all_at_once(bus: NatsBus, asked: Sequence[tuple[Callable[[NodeId], st
     return [task.result() for task in tasks]
 
 
-async def _timed(bus: NatsBus, subject: Callable[[NodeId], str], request: dict[str, object]) -> float:
+async def _timed(bus: NatsBus, subject: Callable[[NodeId], str], request: Mapping[str, object]) -> float:
     """Milliseconds until the answer."""
     began = time.perf_counter()
     await bus.request(subject(NODE), json.dumps(request).encode(), timeout=LONG)

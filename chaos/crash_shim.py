@@ -35,10 +35,10 @@ class Shim:
             self._replace(name, functools.partial(self._by_path, name, getattr(os, name)))
         for name in _BY_DESCRIPTOR:
             self._replace(name, functools.partial(self._by_descriptor, name, getattr(os, name)))
-        os.open = functools.partial(self._opened, os.open)  # type: ignore[assignment]
+        os.open = functools.partial(self._opened, os.open)
         opening = functools.partial(self._file, io.open)
-        io.open = builtins.open = opening  # type: ignore[assignment]
-        os.fdopen = opening  # type: ignore[assignment]
+        io.open = builtins.open = opening
+        os.fdopen = opening
 
     def _replace(self, name: str, counted: Callable[..., Any]) -> None:
         original = getattr(os, name)

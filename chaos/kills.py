@@ -380,6 +380,8 @@ def _judge_answers(workshop: Workshop, site: Site, tally: Mapping[str, Sequence[
 
 async def _judge_replicas(workshop: Workshop, site: Site) -> None:
     """Every process is explained by a replica, and no model has more of them than were asked for."""
+    for frontend in site.frontends:
+        await frontend.until_ready()  # gateways answer before their control is back
     await _until_healthy(site)
 
     async def are_explained() -> bool:

@@ -158,7 +158,7 @@ def plans(draw: st.DrawFn) -> Plan:
 class _Anyone:
     """A claim that always fits: who may speak for a node is tested elsewhere."""
 
-    async def fits(self, node: Node) -> bool:
+    async def fits(self, secret_hash: str | None) -> bool:
         return True
 
     async def may_ask(self) -> bool:
@@ -232,7 +232,7 @@ class RegistryMachine(RuleBasedStateMachine):
         self._runner.run(self._pass_time(timedelta(seconds=seconds)))
         self._runner.run(self._judge(self.state))
 
-    async def _hold(self, slow: Coroutine[None, None, None], quick: Coroutine[None, None, None]) -> None:
+    async def _hold(self, slow: Coroutine[None, None, object], quick: Coroutine[None, None, None]) -> None:
         """Let the slow one come to its first write, then the quick one do all it does, then the slow one go on."""
         async with asyncio.TaskGroup() as group, self.gates.held_inside("begin") as held:
             task = group.create_task(slow)

@@ -19,12 +19,13 @@ from starlette import routing
 
 from corral.bus.port import Bus
 from corral.files.s3 import S3Objects
-from corral.files.storage import ObjectMissing
+from corral.files.storage import StorageConfig, StorageUnavailable
 from corral.frontend.store.db import Database
 from tests.kit.bus import MemoryBus, MemoryServer
 from tests.kit.clock import ManualClock
 from tests.kit.databases import DatabaseSource
 from tests.kit.leaks import ChildWatch, Snapshot, report, tasks_left
+from tests.kit.ports import lasting_port
 from tests.kit.s3 import S3Server
 
 DATABASES = ["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)]
@@ -206,13 +207,21 @@ def golden() -> Path:
 
 
 @pytest.fixture(scope="session")
-def s3_server() -> Iterator[S3Server]:
-    """A real S3 server. The client's own threads start with its first call and stay: that is no test's doing."""
+def s3_client() -> None:
+    """The client library's event loop runs. It starts with the first call and stays for the whole process, so it would
+    be a leak of the test that makes this call."""
 
     async def first_call() -> None:
-        with pytest.raises(ObjectMissing):
-            await S3Objects(server.config()).look("nothing")
+        url = f"http://127.0.0.1:{lasting_port()}"
+        nobody = StorageConfig(url=url, bucket="none", access_key="none", secret_key="none", retries=0)
+        with pytest.raises(StorageUnavailable):
+            await S3Objects(nobody).look("nothing")
 
+    asyncio.run(first_call())
+
+
+@pytest.fixture(scope="session")
+def s3_server(s3_client: None) -> Iterator[S3Server]:
+    """A real S3 server."""
     with S3Server() as server:
-        asyncio.run(first_call())
         yield server

@@ -6,24 +6,31 @@
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import cast
 
 import aiohttp
+import pytest
 
 from bench import (
     downloads,
+    engines,
     estimates,
     fanout,
     files,
     frameworks,
+    gateway,
     idle,
     images,
     images_streams,
+    joins,
     live,
     page,
     peers,
     placement,
+    questions,
     run,
     staging,
+    warm,
     worker,
 )
 from bench.fleet import Scale, heartbeats
@@ -136,6 +143,7 @@ async def test_receiving_a_small_file() -> None:
     assert len(measured(table.rows)) == len(table.rows)
 
 
+@pytest.mark.usefixtures("s3_client")
 async def test_staging_a_small_file() -> None:
     table = await staging.staging(20_000_000, rounds=1)
 
@@ -167,6 +175,47 @@ async def test_a_worker_under_a_little_load() -> None:
     rows = figures(table)
     assert rows["flood: not answered"]["measured"] == 0
     assert len(measured(table.rows)) == len(table.rows)
+
+
+async def test_a_gateway_before_an_engine() -> None:
+    async with gateway.open_ways() as ways:
+        found = await gateway.measure(ways, "stream", clients=2, seconds=0.5)
+
+    assert {"engine", "gateway"} <= found.keys()
+    assert all(load.streams > 0 and not load.failed for load in found.values())
+    assert len(gateway.rate_table("2 clients", found).rows) == len(found)
+
+
+async def test_an_adapter_before_an_engine() -> None:
+    await gateway.build()
+    async with engines.open_echo(per_message=8) as (ways, pids):
+        found = {way.name: await gateway.run_load(way, 2, 0.5, "stream", key=key) for way, key in ways}
+
+    assert pids.keys() == {"echo", "adapter", "gateway"}
+    assert found.keys() == {"adapter", "gateway"}
+    assert all(load.streams > 0 and not load.failed for load in found.values())
+
+
+async def test_a_few_nodes_that_join() -> None:
+    table = await joins.joins(nodes=3)
+
+    assert len(measured(table.rows)) == 2
+    assert all(value > 0 for value in measured(table.rows))
+
+
+async def test_a_second_of_warm_requests() -> None:
+    statements, memory = await warm.warm(1.0)
+
+    assert cast("float", figures(statements)["answers"]["measured"]) > 0
+    assert all(value > 0 for value in measured(memory.rows))
+
+
+def test_asking_one_question() -> None:
+    table = questions.ask({"What is the capital of France?": "paris"}, {"its own": questions.own_settings()})
+
+    (row,) = table.rows
+    assert row["right"] == 1
+    assert row["repeats itself"] == 0
 
 
 async def test_starting_once() -> None:
