@@ -82,9 +82,9 @@ async def count_tokens(served: Served, body: bytes, _: Clock) -> bytes:
 
 
 async def _rendered(served: Served, request: requests.ChatRequest) -> PredictOptions:
-    """The message for the backend. Templates may work for seconds, beside which the others must be answered."""
+    """The message for the backend. Templates and grammars may take seconds, while other requests must be answered."""
     requests.check_chat(request)
-    if served.model.use_tokenizer_template:
+    if served.model.use_tokenizer_template and not requests.wants_json(request):
         return openai.chat_options(request, served.model)
     options = await asyncio.to_thread(openai.chat_options, request, served.model)
     if openai.MEDIA_MARK in options.Prompt and (options.Images or options.Audios):
@@ -127,7 +127,7 @@ def _stamp(id: str, request: requests.Sampling, served: Served, clock: Clock, *,
         limit=limit,
         include_usage=request.stream_options is not None and bool(request.stream_options.include_usage),
         n=request.n or 1,
-        prefix=served.model.reply_prefix,
+        prefix="" if requests.wants_json(request) else served.model.reply_prefix,
     )
 
 

@@ -97,6 +97,8 @@ class AdapterModel(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True
     """Whether the model shall think before it answers, where the configuration says so."""
     template_arguments: dict[str, Any] = {}
     """For the template that the backend renders; those of a request come on top."""
+    takes_grammars: bool = False
+    """Whether the backend keeps to grammars in llama.cpp's form."""
     templates: PromptTemplates = PromptTemplates()
     defaults: RequestDefaults = RequestDefaults()
 

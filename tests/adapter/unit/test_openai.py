@@ -24,6 +24,7 @@ from corral.frontend.serving.loading.model_loader import adapter_model
 from corral.rpc.messages import PredictOptions
 from corral.templates import prompt_line
 from corral.wire.adapter import AdapterModel, PromptTemplates, RequestDefaults
+from tests.kit.gbnf import read_grammar
 
 MODEL = AdapterModel(name="m", identity="m.bin", use_tokenizer_template=True)
 HELLO: dict[str, Any] = {"messages": [{"role": "user", "content": "hi"}]}
@@ -196,7 +197,16 @@ def test_in_a_prompt_that_we_render_media_have_their_places() -> None:
         ({"seed": 2**40}, "seed"),
         ({"max_tokens": 2**31}, "max_tokens"),
         ({"stop": [1]}, "stop[0]"),
-        ({"response_format": {"type": "json_schema"}}, "response_format"),
+        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"response_format": {"type": "json_schema"}}, "response_format.json_schema.schema"),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"schema": 3}}},
+            "response_format.json_schema.schema",
+        ),
+        ({"response_format": {"type": "json_schema", "json_schema": {"schema": {}}}}, "response_format"),
+        ({"response_format": {"type": "xml"}}, "response_format"),
+        ({"response_format": {"type": "json_object"}, "grammar": 'root ::= "a"'}, "response_format"),
+        ({"response_format": {"type": "json_object"}, "tools": TOOLS}, "response_format"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": "x"}]}]}, None),
     ],
 )
@@ -225,6 +235,27 @@ def test_null_is_what_was_not_given() -> None:
 def test_a_grammar_and_a_named_tool_reach_the_backend() -> None:
     assert chat({"grammar": 'root ::= "a"'}).Grammar == 'root ::= "a"'
     assert json.loads(chat({"tools": TOOLS, "tool_choice": NAMED}).ToolChoice) == NAMED
+
+
+def form(schema: Any) -> dict[str, Any]:
+    return {"response_format": {"type": "json_schema", "json_schema": {"name": "n", "strict": True, "schema": schema}}}
+
+
+@pytest.mark.parametrize("renders_itself", [True, False])
+def test_the_form_of_an_answer_is_a_grammar_for_backends_that_take_one(renders_itself: bool) -> None:
+    model = AdapterModel(name="m", use_tokenizer_template=renders_itself, takes_grammars=True)
+    schema = {"type": "object", "properties": {"a": {"type": "null"}}, "required": ["a"]}
+    assert read_grammar(chat(form(schema), model).Grammar).matches('{"a": null}')
+    anything = read_grammar(chat({"response_format": {"type": "json_object"}}, model).Grammar)
+    assert (anything.matches('{"b": [1]}'), anything.matches("[1]")) == (True, False)
+    assert chat({"response_format": {"type": "text"}}, model) == chat({}, model)
+
+
+def test_what_a_form_cannot_say_is_named_by_its_place() -> None:
+    model = AdapterModel(name="m", use_tokenizer_template=True, takes_grammars=True)
+    with pytest.raises(InvalidInput) as refused:
+        chat(form({"properties": {"a": {"multipleOf": 3}}}), model)
+    assert refused.value.field == "response_format.json_schema.schema.properties.a.multipleOf"
 
 
 def test_tools_are_refused_where_no_template_has_a_place_for_them() -> None:

@@ -10,6 +10,7 @@ from corral.adapter.dialects import openai, openai_responses, requests
 from corral.base.errors import InvalidInput
 from corral.rpc.messages import PredictOptions
 from corral.wire.adapter import AdapterModel
+from tests.kit.gbnf import Grammar, read_grammar
 
 MODEL = AdapterModel(name="m", identity="m.bin", use_tokenizer_template=True)
 WEATHER = {"type": "function", "name": "weather", "description": "of a place", "parameters": {"type": "object"}}
@@ -35,7 +36,7 @@ def said(input: Any, **more: Any) -> list[tuple[str, str]]:
 
 def refused_field(body: Any) -> str:
     with pytest.raises(InvalidInput) as refused:
-        chat(**{"input": "hi", **body})
+        options(**{"input": "hi", **body})
     return refused.value.field
 
 
@@ -106,6 +107,9 @@ class TestFields:
             ({"reasoning": {"context": "current_turn"}}, "reasoning.context"),
             ({"text": {"format": {"type": "json_object"}}}, "text.format.type"),
             ({"text": {"format": {"type": "json_schema", "name": "a", "schema": {}}}}, "text.format.type"),
+            ({"text": {"format": {"type": "json_schema", "name": "a"}}}, "text.format.schema"),
+            ({"text": {"format": {"type": "xml"}}}, "text.format.type"),
+            ({"text": {"format": {"type": "json_object"}}, "tools": [TIME]}, "text.format.type"),
             ({"text": {"verbosity": "low"}}, "text.verbosity"),
             ({"stream_options": {"include_obfuscation": True}}, "stream_options.include_obfuscation"),
             ({"include": ["message.output_text.logprobs", "x"]}, "include[1]"),
@@ -127,6 +131,23 @@ class TestFields:
     )
     def test_what_cannot_be_honoured_is_named(self, body: Any, field: str) -> None:
         assert refused_field(body) == field
+
+
+class TestForms:
+    MODEL = AdapterModel(name="m", use_tokenizer_template=True, takes_grammars=True)
+
+    def grammar(self, **form: Any) -> Grammar:
+        return read_grammar(openai.chat_options(chat(text={"format": form}), self.MODEL).Grammar)
+
+    def test_a_form_becomes_a_grammar(self) -> None:
+        assert self.grammar(type="json_object").matches('{"a": 1}')
+        fitting = self.grammar(type="json_schema", name="n", strict=True, schema={"enum": ["x"]})
+        assert (fitting.matches('"x"'), fitting.matches('"y"')) == (True, False)
+
+    def test_what_cannot_be_said_is_named_as_in_the_request(self) -> None:
+        with pytest.raises(InvalidInput) as refused:
+            self.grammar(type="json_schema", name="n", schema={"items": {"format": "regex"}})
+        assert refused.value.field == "text.format.schema.items.format"
 
 
 class TestTools:

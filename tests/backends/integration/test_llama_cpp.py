@@ -12,10 +12,15 @@ import aiohttp
 import psutil
 import pytest
 
+from corral.adapter.dialects.json_grammar import json_grammar
 from corral.base.processes import ChildProcess
 from corral.rpc import errors
 from corral.rpc.messages import Message, ModelOptions, PredictOptions, RerankRequest, StatusResponse
-from tests.kit.backends import BACKENDS, KEY, SOON, RunningBackend, running_backend
+from corral.wire.adapter import AdapterModel, AdapterReplica
+from tests.kit.adapters import running_adapter
+from tests.kit.backends import BACKENDS, KEY, SOON, TOKEN, RunningBackend, running_backend
+from tests.kit.gbnf import read_grammar
+from tests.kit.json_schemas import fits
 from tests.kit.models import QUESTION
 from tests.kit.waiting import wait_until
 
@@ -160,6 +165,68 @@ async def test_grammars_stop_words_and_limits_are_kept_both_ways(chat_model_file
         wanted = {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
         said = await in_http(backend, QUESTION, Tokens=40, response_format=wanted)
         assert json.loads(said.text)["city"] in ("Paris", "Rome")
+
+
+CITY = {
+    "type": "object",
+    "properties": {
+        "city": {"type": "string", "maxLength": 12},
+        "code": {"type": "string", "pattern": "^[A-Z]{2}-\\d{1,3}$"},
+        "founded": {"type": "string", "format": "date"},
+        "size": {"type": "integer", "minimum": 10, "maximum": 950},
+        "rivers": {"type": "array", "items": {"enum": ["Seine", 'R "x" \\ é']}, "minItems": 1, "maxItems": 2},
+        "mayor": {"$ref": "#/$defs/mayor"},
+    },
+    "required": ["city", "code", "founded", "size", "rivers"],
+    "$defs": {"mayor": {"type": ["boolean", "null"]}},
+}
+TREE = {"type": "object", "properties": {"left": {"$ref": "#"}, "right": {"$ref": "#"}}}
+OPEN = {
+    "type": "object",
+    "properties": {"a-[]^": {"type": "null"}, "ab": True},
+    "additionalProperties": {"type": "number"},
+}
+PAIR = {"prefixItems": [{"type": "number", "minimum": 0}, {"format": "uuid"}, {"format": "email"}], "minItems": 2}
+"""Between them they have all that a grammar may have."""
+
+
+@pytest.mark.parametrize("schema", [CITY, OPEN, PAIR], ids=["city", "open", "pair"])
+async def test_it_keeps_to_the_grammar_of_a_schema(chat_model_file: Path, schema: Any) -> None:
+    grammar = json_grammar(schema, "schema")
+    async with loaded(chat_model_file) as backend:
+        for way in (in_grpc, in_http):
+            said = await way(backend, "Tell me about Paris, in JSON.", Grammar=grammar, Tokens=300)
+            is_whole = said.tokens < 300
+            assert (is_whole, read_grammar(grammar).matches(said.text)) == (True, True), said.text
+            assert fits(json.loads(said.text), schema, schema), said.text
+
+
+async def test_an_adapter_before_it_answers_in_json(chat_model_file: Path) -> None:
+    model = AdapterModel(name="m", identity="smol", use_tokenizer_template=True, takes_grammars=True)
+    schema = {"type": "object", "properties": {"city": {"enum": ["Rome", "Paris"]}}, "required": ["city"]}
+    form = {"name": "n", "strict": True, "schema": schema}
+    asked = {"messages": [{"role": "user", "content": QUESTION}], "temperature": 0, "max_tokens": 20}
+    async with loaded(chat_model_file) as backend, running_adapter() as adapter:
+        await adapter.link.serve(AdapterReplica(key=KEY, address=backend.address, token=TOKEN, model=model))
+
+        async def answer(path: str, body: dict[str, Any]) -> tuple[int, Any]:
+            headers = {"Authorization": f"Bearer {KEY}"}
+            async with (
+                aiohttp.ClientSession() as session,
+                session.post(adapter.url + path, json=body, headers=headers) as r,
+            ):
+                return r.status, await r.json()
+
+        chat = asked | {"response_format": {"type": "json_schema", "json_schema": form}}
+        _, said = await answer("/v1/chat/completions", chat)
+        assert set(json.loads(said["choices"][0]["message"]["content"])) == {"city"}
+        tree = asked | {"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": TREE}}}
+        status, said = await answer("/v1/chat/completions", tree)
+        assert (status, said["choices"][0]["message"]["content"][:1]) == (200, "{")
+        response = {"input": QUESTION, "temperature": 0, "text": {"format": {"type": "json_schema", **form}}}
+        _, said = await answer("/v1/responses", response)
+        assert set(json.loads(said["output"][0]["content"][0]["text"])) == {"city"}
+        assert said["text"]["format"] == {"type": "json_schema", **form}
 
 
 GRAMMAR = "Is Paris in France? Answer yes or no."

@@ -7,6 +7,7 @@ import json
 from collections.abc import Sequence
 from typing import Final, TypeVar
 
+from corral.adapter.dialects.json_grammar import any_object_grammar, json_grammar
 from corral.adapter.dialects.requests import (
     ChatMessage,
     ChatRequest,
@@ -14,6 +15,7 @@ from corral.adapter.dialects.requests import (
     EditRequest,
     MediaUrl,
     MessagePart,
+    ResponseFormat,
     Sampling,
 )
 from corral.adapter.dialects.templates import chat_prompt, completion_prompts, edit_prompts
@@ -33,6 +35,8 @@ def chat_options(request: ChatRequest, model: AdapterModel) -> PredictOptions:
     options = _sampling_options(request, model)
     limit = request.max_completion_tokens if request.max_completion_tokens is not None else request.max_tokens
     options.Tokens = _limit(limit, model)
+    if request.response_format is not None and request.response_format.is_json:
+        options.Grammar = _grammar(request.response_format, model)
     messages = [_message(message, options) for message in request.messages]
     if model.use_tokenizer_template:
         if model.system_prompt and not any(message.role == "system" for message in messages):
@@ -131,6 +135,14 @@ def _sampling_options(request: Sampling, model: AdapterModel) -> PredictOptions:
     if request.logit_bias:
         options.LogitBias = json.dumps(request.logit_bias)
     return options
+
+
+def _grammar(form: ResponseFormat, model: AdapterModel) -> str:
+    if not model.takes_grammars:
+        raise InvalidInput(form.place, f"{form.type} is not offered by this backend")
+    if form.type == "json_schema" and form.json_schema is not None:
+        return json_grammar(form.json_schema.schema, form.schema_place)
+    return any_object_grammar()
 
 
 def _or(value: Value | None, default: Value) -> Value:

@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from corral.adapter.dialects.openai_responses_items import Item, chat_messages
-from corral.adapter.dialects.requests import ChatMessage, ChatRequest, check_count
+from corral.adapter.dialects.requests import ChatMessage, ChatRequest, JsonSchema, ResponseFormat, check_count
 from corral.base.errors import InvalidInput
 
 _KEPT_ELSEWHERE: Final = ("previous_response_id", "conversation", "prompt")
@@ -45,7 +45,7 @@ _OFFERED: Final[Mapping[str, tuple[object, ...]]] = {
     "reasoning.mode": ("standard",),
     "reasoning.summary": ("auto",),
     "stream_options.include_obfuscation": (False,),
-    "text.format.type": ("text",),
+    "text.format.type": ("text", "json_object", "json_schema"),
     "text.verbosity": ("medium",),
     "truncation": ("disabled",),
 }
@@ -98,8 +98,19 @@ class Reasoning(msgspec.Struct):
     mode: str | None = None
 
 
-class TextFormat(msgspec.Struct):
+class TextFormat(msgspec.Struct, omit_defaults=True):
     type: str | None = None
+    name: str | None = None
+    schema: dict[str, Any] | bool | None = None
+    strict: bool | None = None
+    description: str | None = None
+
+
+class _ResponseFormat(ResponseFormat):
+    """The form of an answer in the words of chats, with the names of this request."""
+
+    place = "text.format.type"
+    schema_place = "text.format.schema"
 
 
 class TextConfig(msgspec.Struct):
@@ -181,11 +192,18 @@ def chat_request(asked: ResponsesRequest) -> ChatRequest:
         tool_choice=choice,
         reasoning_effort=None if asked.reasoning is None else asked.reasoning.effort,
         logprobs=asked.wants_logprobs or None,
+        response_format=_response_format(asked.text),
         top_logprobs=asked.top_logprobs,
     )
 
 
 # Fields.
+
+
+def _response_format(text: TextConfig | None) -> ResponseFormat | None:
+    if text is None or text.format is None:
+        return None
+    return _ResponseFormat(type=text.format.type, json_schema=JsonSchema(schema=text.format.schema))
 
 
 def _check(asked: ResponsesRequest) -> None:

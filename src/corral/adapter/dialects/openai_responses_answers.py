@@ -259,7 +259,7 @@ class ResponseEvents:
             "reasoning": {"effort": None if asked.reasoning is None else asked.reasoning.effort, "summary": None},
             "service_tier": "default",
             "store": False,
-            "text": {"format": {"type": "text"}},
+            "text": {"format": _text_format(asked)},
             "tool_choice": asked.tool_choice or "auto",
             "tools": asked.tools or [],
             "top_logprobs": asked.top_logprobs or 0,
@@ -278,6 +278,11 @@ class ResponseEvents:
             "output_tokens_details": {"reasoning_tokens": 0},
             "total_tokens": prompt_tokens + tokens,
         }
+
+
+def _text_format(asked: ResponsesRequest) -> object:
+    form = None if asked.text is None else asked.text.format
+    return {"type": "text"} if form is None or form.type is None else form
 
 
 def _logprobs_of_text(reply: Reply) -> list[dict[str, Any]]:

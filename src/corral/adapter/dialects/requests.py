@@ -1,7 +1,7 @@
 """OpenAI's request bodies: their structs, and messages for those that cannot be used."""
 
 import re
-from typing import Any, Final, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 
 import msgspec
 
@@ -53,8 +53,25 @@ class StreamOptions(msgspec.Struct):
     include_usage: bool | None = None
 
 
+class JsonSchema(msgspec.Struct):
+    name: str | None = None
+    schema: dict[str, Any] | bool | None = None
+    strict: bool | None = None
+    description: str | None = None
+
+
 class ResponseFormat(msgspec.Struct):
+    """What form an answer shall have, with the names that a request has for it."""
+
     type: str | None = None
+    json_schema: JsonSchema | None = None
+
+    place: ClassVar[str] = "response_format"
+    schema_place: ClassVar[str] = "response_format.json_schema.schema"
+
+    @property
+    def is_json(self) -> bool:
+        return self.type not in (None, "text")
 
 
 class Sampling(msgspec.Struct, kw_only=True):
@@ -161,6 +178,12 @@ def parse(body: bytes, kind: type[Parsed]) -> Parsed:
         raise InvalidInput("", f"the body is not JSON: {error}") from error
 
 
+def wants_json(request: Sampling) -> bool:
+    """Whether the whole answer shall be JSON."""
+    form = request.response_format if isinstance(request, ChatRequest) else None
+    return form is not None and form.is_json
+
+
 def check_chat(request: ChatRequest) -> None:
     """Check what the types do not express."""
     if not request.messages:
@@ -172,8 +195,20 @@ def check_chat(request: ChatRequest) -> None:
         raise InvalidInput("top_logprobs", "needs logprobs to be true")
     if request.modalities not in (None, [], ["text"]):
         raise InvalidInput("modalities", "only text is offered by this backend")
-    if request.response_format is not None and request.response_format.type not in (None, "text"):
-        raise InvalidInput("response_format", f"{request.response_format.type} is not offered by this backend")
+    if request.response_format is not None and request.response_format.is_json:
+        _check_form(request.response_format, request)
+
+
+def _check_form(form: ResponseFormat, request: ChatRequest) -> None:
+    """The grammar that gives an answer its form leaves no room for another one, nor for calls."""
+    if form.type not in ("json_object", "json_schema"):
+        raise InvalidInput(form.place, f"{form.type} is not offered by this backend")
+    if form.type == "json_schema" and (form.json_schema is None or form.json_schema.schema is None):
+        raise InvalidInput(form.schema_place, "is missing")
+    if request.grammar:
+        raise InvalidInput(form.place, "is not offered together with grammar")
+    if request.tools:
+        raise InvalidInput(form.place, "is not offered together with tools: ask for either")
 
 
 def check_completion(request: CompletionRequest) -> None:

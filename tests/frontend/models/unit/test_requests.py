@@ -74,6 +74,10 @@ def test_what_is_not_said_is_localais_default() -> None:
     )
 
 
+def test_an_adapter_is_told_whether_the_backend_takes_grammars() -> None:
+    assert translated_by(SMALL | {"backend": "cuda12-llama-cpp"}).takes_grammars
+
+
 def test_every_word_of_the_configuration_arrives() -> None:
     assert translated_by(yaml.safe_load(FULL), file="/m/full.gguf") == AdapterModel(
         name="full",

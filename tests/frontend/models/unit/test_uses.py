@@ -2,7 +2,7 @@
 
 import pytest
 
-from corral.frontend.models.decide.uses import Spreading, spreading_of, uses_of
+from corral.frontend.models.decide.uses import Spreading, spreading_of, takes_grammars, uses_of
 
 
 @pytest.mark.parametrize(
@@ -50,3 +50,9 @@ def test_configuration_and_backend_tell_what_a_model_is_for(config: dict[str, ob
 )
 def test_only_some_engines_spread_a_model_over_several_gpus(config: dict[str, object], spreading: Spreading) -> None:
     assert spreading_of(str(config.get("backend", "")), config) == spreading
+
+
+def test_backends_that_are_llama_cpp_keep_to_grammars() -> None:
+    names = ("llama-cpp", "LLAMA", "cuda12-llama-cpp", "ik_llama", "vulkan-llama-cpp-development")
+    assert [name for name in names if not takes_grammars(name)] == []
+    assert [name for name in ("echo", "vllm", "llama-cpp-quantization", "") if takes_grammars(name)] == []

@@ -104,8 +104,7 @@ class Spreading(msgspec.Struct, frozen=True, kw_only=True):
 
 def spreading_of(backend: str, config: Config) -> Spreading:
     """By a model's backend, whatever build of it: `cuda12-vllm` is vLLM. Of other engines nothing is assumed."""
-    engine = meant_by(backend).backend.lower().removesuffix(_DEVELOPMENT)
-    key = next((key for name, key in _SPREADING.items() if engine == name or engine.endswith(f"-{name}")), None)
+    key = next((key for name, key in _SPREADING.items() if _is_build_of(name, backend)), None)
     if key is None:
         return Spreading()
     if not key:
@@ -113,3 +112,13 @@ def spreading_of(backend: str, config: Config) -> Spreading:
     value = fields.whole(config, key, 0)
     cards = value if isinstance(value, int) else 0
     return Spreading(splits=cards > 1, cards=max(cards, 0))
+
+
+def takes_grammars(backend: str) -> bool:
+    """Whether a model's backend is a build of llama.cpp, and so keeps to grammars; other engines may ignore them."""
+    return _is_build_of("llama-cpp", backend)
+
+
+def _is_build_of(engine: str, backend: str) -> bool:
+    name = meant_by(backend).backend.lower().removesuffix(_DEVELOPMENT)
+    return name == engine or name.endswith(f"-{engine}")
