@@ -98,21 +98,22 @@ def test_open_files_and_sockets_are_shown_with_what_they_lead_to(before: Snapsho
     assert before.leaks() == []
 
 
-def test_what_a_native_thread_still_closes_is_no_leak(before: Snapshot) -> None:
-    poller = select.epoll()
-    looked = threading.Event()
-    watch = Snapshot._new_descriptors
+def test_what_a_native_thread_still_closes_is_no_leak(before: Snapshot, monkeypatch: pytest.MonkeyPatch) -> None:
+    poller, has_looked, look = select.epoll(), threading.Event(), Snapshot._new_descriptors
+
+    def looked(snapshot: Snapshot) -> list[tuple[int, str]]:
+        has_looked.set()
+        return look(snapshot)
 
     def close() -> None:
-        looked.wait()
+        has_looked.wait()
         poller.close()
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Snapshot, "_new_descriptors", lambda self: looked.set() or watch(self))
-        ending = threading.Thread(target=close)
-        ending.start()
-        assert before._descriptors() == []
-        ending.join()
+    monkeypatch.setattr(Snapshot, "_new_descriptors", looked)
+    closing = threading.Thread(target=close)
+    closing.start()
+    assert before._descriptors() == []
+    closing.join()
 
 
 def test_a_poller_that_stays_is_a_leak(before: Snapshot, monkeypatch: pytest.MonkeyPatch) -> None:
