@@ -32,9 +32,9 @@ class TestFleet:
         clock = SystemClock()
         self.authority = FleetAuthority.read(new_authority(clock.now()), clock)
 
-    def identity(self, role: FleetRole, *, node_id: str = "", lasts: timedelta = timedelta(hours=1)) -> TlsIdentity:
+    def identity(self, role: FleetRole, *, node_id: str = "", lifetime: timedelta = timedelta(hours=1)) -> TlsIdentity:
         key = PrivateKey()
-        issued = self.authority.issue(key.request(), role, lifetime=lasts, node_id=node_id)
+        issued = self.authority.issue(key.request(), role, lifetime=lifetime, node_id=node_id)
         return TlsIdentity(certificate=issued.certificate, key=key.pem(), authority=issued.authority)
 
     def caller(self, role: FleetRole, *, node_id: str = "") -> ssl.SSLContext:

@@ -51,6 +51,7 @@ HELLO = {
         "file-ranges",
         "backend-rollback",
         "file-fetches",
+        "late-digests",
         "inventory",
         "cards",
         "join-codes",
