@@ -70,7 +70,7 @@ class PromptTemplates(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=T
     grammar_disabled: bool = False
     no_action_disabled: bool = False
     no_action_name: str = ""
-    """Of the function by which a model says that it calls none; empty: LocalAI's name."""
+    """The name of the function by which a model says that it calls none. Empty means LocalAI's name."""
     no_action_description: str = ""
 
 

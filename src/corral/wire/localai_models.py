@@ -78,7 +78,7 @@ class ModelPageView(msgspec.Struct, kw_only=True, rename="camel"):
     installed_models: int
     ram_total: int
     ram_used: int
-    """Of all working nodes: the frontend itself runs no models."""
+    """Bytes in use on all working nodes together. The frontend itself runs no models."""
     ram_usage_percent: float
     current_page: int
     total_pages: int
@@ -193,7 +193,7 @@ class ModelApplyAsk(msgspec.Struct, kw_only=True):
     url: str = ""
     """Where a definition is, if there is no id."""
     config_url: str = ""
-    """The same."""
+    """Another name of `url`, which clients use as well."""
     name: str = ""
     variant: str = ""
     overrides: dict[str, Any] = {}

@@ -73,7 +73,7 @@ class HistogramCounts(msgspec.Struct, kw_only=True, omit_defaults=True):
     """How often a time was up to each of some bounds, and longer than all."""
 
     counts: list[int] = []
-    """Of each bound those that are not below an earlier one; the last number is of those beyond all."""
+    """One number per bound: the times up to it and above the one before. The last number counts the times above all."""
     sum: float = 0.0
 
     def add(self, value: float, bounds: Sequence[float]) -> None:

@@ -44,7 +44,7 @@ _MOST_REPETITIONS: Final = 2000
 """llama.cpp's own limit of one repetition. Each counts there like a rule, so the sum is limited as well."""
 _MOST_REPETITIONS_IN_ALL: Final = 10_000
 _LONGEST_NAME: Final = 100
-"""Of a property beside which others are allowed, whose names must then differ from it."""
+"""The longest name of a property in an object that may have others: the grammar spells out how they differ."""
 _NAME_CHARACTER: Final = r"[^\"\\\x00-\x1F\x7F{}]"
 _IGNORED_FORMATS: Final = ("password", "binary", "byte")
 _PLAIN: Final = {"string": "string", "number": "number", "integer": "integer", "boolean": "boolean", "null": "null"}

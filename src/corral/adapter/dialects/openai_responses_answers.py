@@ -83,7 +83,7 @@ class ResponseEvents:
         self._calls: dict[int, _Item] = {}
         """They stay open until the end, since backends may mix the parts of several."""
         self._logprobs: list[dict[str, Any]] = []
-        """Those of text that was not sent yet."""
+        """Probabilities of tokens whose text was not sent yet."""
 
     def opening(self) -> bytes:
         return self._encoded(self._opened())

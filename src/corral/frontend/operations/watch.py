@@ -130,7 +130,7 @@ class OperationWatch:
         return self._seen.get(id)
 
     async def look_at_some(self, ids: Sequence[OperationId]) -> list[WatchedOperation]:
-        """Those of the operations that exist, in the same order. A finished one is read only once."""
+        """Return the operations that exist, in the order of `ids`. A finished one is read only once."""
         async with self._looking:
             unseen = [id for id in ids if id not in self._seen or not is_over(self._seen[id].operation)]
             for operation in await self._operations.some(unseen) if unseen else ():

@@ -49,7 +49,7 @@ class FileMember(PartlyPrinted, frozen=True, kw_only=True):
 
     node_id: Callable[[], str] = _nobody
     secret: Callable[[], str] = _nobody
-    """Of which control derives the keys of tickets."""
+    """The node's secret, from which control derives the keys of tickets."""
     network: Network = msgspec.field(default_factory=Network)
     environment: Mapping[str, str] = msgspec.field(default_factory=dict)
     why_not: Callable[[str], Awaitable[str]] = why_not_public

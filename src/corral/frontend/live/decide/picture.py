@@ -70,7 +70,7 @@ class FleetPicture(msgspec.Struct, frozen=True, kw_only=True):
     """All that live, without their keys."""
     jobs: tuple[LoadJob, ...] = ()
     operations: tuple[Operation, ...] = ()
-    """Those that are not over, and the newest."""
+    """The operations that are not over, and the newest ones of the others."""
     in_flight: Mapping[str, int] = msgspec.field(default_factory=dict)
     """Requests under way by replica; 0 where there is none."""
     waiting: Mapping[str, int] = msgspec.field(default_factory=dict)

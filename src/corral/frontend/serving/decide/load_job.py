@@ -200,7 +200,7 @@ _ADVANCED: Final = (LoadState.LOADING, LoadState.PENDING, LoadState.FAILED)
 
 
 def furthest(jobs: Iterable[LoadJob]) -> LoadJob | None:
-    """Of a model's jobs, the one whose progress is shown to waiting requests."""
+    """Return the job of a model whose progress waiting requests are shown; None if there is no job."""
     return min(jobs, key=lambda job: (_ADVANCED.index(job.state), job.ordinal), default=None)
 
 

@@ -65,7 +65,7 @@ class Consequence(msgspec.Struct, frozen=True, kw_only=True):
     is_curable: bool = False
     """Whether there would be a place if something else ended."""
     verdicts: tuple[NodeVerdict, ...] = ()
-    """Of all nodes, the chosen one first."""
+    """What speaks for and against each node; the chosen node comes first."""
 
 
 class NodeDown(msgspec.Struct, frozen=True, kw_only=True):

@@ -69,7 +69,7 @@ class StagingCount(msgspec.Struct, frozen=True, kw_only=True):
     file: str = ""
     """The one that was begun last."""
     file_bytes: int = 0
-    """Of that one, and how large it is."""
+    """How many bytes of `file` were sent; `file_size` is how many it has."""
     file_size: int = 0
 
 

@@ -34,7 +34,7 @@ class SharedDirectories:
 
     @property
     def nodes(self) -> frozenset[NodeId]:
-        """Those that said so when they were last asked."""
+        """The nodes that said, when last asked, that they share the models directory."""
         return frozenset(self._sharing)
 
     async def look(self, nodes: Iterable[NodeId]) -> None:
