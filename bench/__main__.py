@@ -2,6 +2,7 @@
 
 Without a name it runs what `make bench` is for: `heartbeats` and `start`. The others run only when they are named:
 `frameworks` installs things of its own under `.build`; `files`, `staging`, `images` and `download` write gigabytes.
+With `--tree`, `gateway` and `engines` compare this tree with another one, in turns.
 """
 
 import argparse
@@ -10,9 +11,11 @@ import functools
 import json
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Final
 
 from bench import (
+    against,
     downloads,
     engines,
     estimates,
@@ -131,6 +134,8 @@ BENCHES: Final[Mapping[str, Bench]] = {
     "run": running.run,
 }
 SIZED: Final = {"files": _files, "staging": _staging, "peers": _peers, "images": _images, "download": _download}
+COMPARED: Final = {"gateway": against.gateways, "engines": against.adapters}
+"""With another tree."""
 UNNAMED: Final = ("heartbeats", "start")
 
 
@@ -139,6 +144,8 @@ def main(words: Sequence[str]) -> int:
     unknown = [name for name in options.names if name not in BENCHES]
     if unknown:
         _parser().error(f"there is no bench {unknown[0]!r}; there are {', '.join(BENCHES)}")
+    if options.tree is not None and (alone := sorted({*options.names} - {*COMPARED})):
+        _parser().error(f"{alone[0]!r} cannot be compared with another tree; {' and '.join(COMPARED)} can")
     before = readings.machine()
     tables = asyncio.run(_run(options))
     machine = {**before, "load afterwards": readings.machine()["load"]}
@@ -161,11 +168,19 @@ def _parser() -> argparse.ArgumentParser:
         help="size of what `files`, `staging` and `peers` send, `images` pulls and `download` fetches, instead of "
         "4000, 1074, 67, 1000 and 1000",
     )
+    parser.add_argument("--tree", type=_folder, metavar="PATH", help="another checkout, with its `.venv`")
     parser.add_argument("--json", action="store_true", help="print figures for machines")
     return parser
 
 
+def _folder(text: str) -> Path:
+    return Path(text).resolve()
+
+
 async def _run(options: argparse.Namespace) -> list[Table]:
+    if options.tree is not None:
+        turns = against.Turns() if options.seconds is None else against.Turns(seconds=options.seconds)
+        return [await COMPARED[name](options.tree, turns) for name in options.names]
     sized = {name: functools.partial(bench, megabytes=options.megabytes) for name, bench in SIZED.items()}
     benches: dict[str, Bench] = {**BENCHES, **sized}
     names = options.names or UNNAMED

@@ -120,14 +120,11 @@ async def open_adapter(address: str) -> AsyncIterator[tuple[list[tuple[Way, str]
 
 async def compiled(turn: float) -> list[Table]:
     """Streams through the adapter, in turns with those that go through the gateway too."""
-    go = shutil.which("go") or shutil.which("go", path="/usr/local/go/bin")
-    if go is None:
-        say("compiled engine: left out, since there is no Go")
+    program = await build_compiled()
+    if program is None:
         return []
-    program = BUILD / "backend"
-    await call_program(go, "build", "-o", str(program), str(HERE / "backend.go"))
     async with AsyncExitStack() as stack:
-        _, port = await stack.enter_async_context(running([str(program), str(EVENTS)], core=None))
+        _, port = await stack.enter_async_context(running([program, str(EVENTS)], core=None))
         ways, pids = await stack.enter_async_context(open_adapter(f"127.0.0.1:{port.strip()}"))
         tables, goals = [], []
         for clients in FAIR_CLIENTS:
@@ -143,6 +140,17 @@ async def compiled(turn: float) -> list[Table]:
                 goals.append(figure(f"{name}, {clients} clients: failed", load.failed, "", at_most=0))
         goals.append(figure("memory of the adapter", memory_of(pids["adapter"]).resident / MEGABYTE, "MB"))
     return [*tables, Table(title="compiled engine: goals", rows=goals)]
+
+
+async def build_compiled() -> str | None:
+    """The program; None without Go."""
+    go = shutil.which("go") or shutil.which("go", path="/usr/local/go/bin")
+    if go is None:
+        say("compiled engine: left out, since there is no Go")
+        return None
+    program = BUILD / "backend"
+    await call_program(go, "build", "-o", str(program), str(HERE / "backend.go"))
+    return str(program)
 
 
 def _unfairness(load: Load) -> float:

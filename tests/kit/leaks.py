@@ -119,8 +119,17 @@ class Snapshot:
             return []
         gc.collect()  # closes nothing by itself, but what only garbage holds open is told by a ResourceWarning
         ours = self._descriptors_left()
-        lasting = _pipes_of(self.watch.look()) if ours else frozenset()
-        return [f"descriptor {number}: {_describe(number, what)}" for number, what in ours if what not in lasting]
+        if not ours:
+            return []
+        pipes, doors = _pipes_of(self.watch.look()), self._doors()
+        left = [(number, what) for number, what in ours if what not in pipes and _door(number, what) not in doors]
+        return [f"descriptor {number}: {_describe(number, what)}" for number, what in left]
+
+    def _doors(self) -> frozenset[object]:
+        """Addresses at which servers listened before: what they accept since then is theirs, and ends with them."""
+        now = open_descriptors()
+        still = [(number, what) for number, what in self.descriptors.items() if now.get(number) == what]
+        return frozenset(_door(number, what, is_listening=True) for number, what in still) - {None}
 
     def _descriptors_left(self) -> list[tuple[int, str]]:
         """The new descriptors, once native threads had time to close theirs: gRPC does so after its last channel."""
@@ -174,6 +183,17 @@ def _pipes_of(children: frozenset[int]) -> frozenset[str]:
                 with contextlib.suppress(OSError):
                     links.add(os.readlink(folder / name))
     return frozenset(what for what in links if what.startswith("pipe:"))
+
+
+def _door(number: int, what: str, *, is_listening: bool = False) -> object:
+    """The own TCP address of a socket that listens, or of a connection; None of anything else."""
+    if not what.startswith("socket:"):
+        return None
+    with contextlib.suppress(OSError), socket.socket(fileno=os.dup(number)) as ours:
+        listens = bool(ours.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
+        if ours.family in {socket.AF_INET, socket.AF_INET6} and listens is is_listening:
+            return ours.getsockname()
+    return None
 
 
 def _describe(number: int, what: str) -> str:

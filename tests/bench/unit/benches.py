@@ -12,6 +12,7 @@ import aiohttp
 import pytest
 
 from bench import (
+    against,
     downloads,
     engines,
     estimates,
@@ -247,3 +248,15 @@ async def test_the_memory_of_two_small_models() -> None:
     (table,) = await estimates.estimates(cases=small)
 
     assert [row["verdict"] for row in table.rows] == ["ok", "ok"]
+
+
+async def test_the_gateways_and_adapters_of_two_trees_in_turns() -> None:
+    turns = against.Turns(count=2, seconds=0.2)
+    gateways = await against.gateways(against.HERE, turns)
+    adapters = await against.adapters(against.HERE, turns)
+
+    assert [row["failed"] for row in (*gateways.rows, *adapters.rows)] == [0] * (
+        len(gateways.rows) + len(adapters.rows)
+    )
+    assert len(gateways.rows) == 5
+    assert str(gateways.rows[0]["streams/s"]).endswith(")")

@@ -122,6 +122,16 @@ def test_a_poller_that_stays_is_a_leak(before: Snapshot, monkeypatch: pytest.Mon
         assert before.leaks() == [f"descriptor {poller.fileno()}: anon_inode:[eventpoll]"]
 
 
+def test_what_a_server_of_before_accepted_is_its_own() -> None:
+    """A server of a whole module answers other processes whenever they ask, also while a test runs."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        before = Snapshot.take(WATCH)
+        with socket.create_connection(server.getsockname()) as client, server.accept()[0]:
+            (leak,) = before.leaks()
+            assert f"descriptor {client.fileno()}: " in leak
+        assert before.leaks() == []
+
+
 def test_a_look_is_cheap(before: Snapshot, monkeypatch: pytest.MonkeyPatch) -> None:
     """What takes long is done only when there is a reason."""
     for slow in ("psutil.Process", "gc.collect"):
