@@ -19,7 +19,16 @@ from corral.frontend.backends.policies import BackendPolicies
 from corral.frontend.nodes.client import NodeClient, NodeUnreachable
 from corral.frontend.nodes.decide.node import Node, NodeStatus, NodeType, SeenNode
 from corral.frontend.nodes.fleet import Fleet, NodeFilter
-from corral.frontend.operations.decide.intent import Intent, IntentKind, IntentPolicy, Payload, Sighting, Unproven, Verb
+from corral.frontend.operations.decide.intent import (
+    Intent,
+    IntentKind,
+    IntentPolicy,
+    Payload,
+    Proven,
+    Sighting,
+    Unproven,
+    Verb,
+)
 from corral.frontend.operations.decide.operation import Operation
 from corral.frontend.operations.decide.reasons import Reason, sentence
 from corral.frontend.operations.service import Operations, PlannedTarget, Prepared, prepare
@@ -231,6 +240,10 @@ def _source(uri: str) -> PullSource:
 class ReplicaMoves(Protocol):
     """Takes replicas out of the way of a request that ends their processes."""
 
+    async def installing(self, intent: Intent) -> Reason | None:
+        """Why the node may get the backend at any moment although nobody asked for an install: a load needs it there.
+        None when that is not so."""
+
     async def before(self, intent: Intent, node: Node) -> Reason | None:
         """Why the backend may not be replaced yet; None when it may."""
 
@@ -261,8 +274,17 @@ class BackendKind:
     async def look(self, intent: Intent) -> Sighting:
         inventory = await self._inventory.ask(intent.node_id)
         evidence = evidence_of(intent, inventory)
+        if intent.verb is Verb.DELETE:
+            return await self._without_loads(intent, evidence)
         moved = await moved_tag(intent, evidence, self._images)
         return evidence if moved is None else evidence_of(replace(intent, payload=moved), inventory)
+
+    async def _without_loads(self, intent: Intent, evidence: Sighting) -> Sighting:
+        """A backend that is absent only because a load has just begun to install it counts as there: the delete is
+        sent, and the node carries it out after the install."""
+        if isinstance(evidence.proof, Proven) and (why := await self._replicas.installing(intent)) is not None:
+            return replace(evidence, proof=Unproven(reason=why))
+        return evidence
 
     async def hold(self, intent: Intent, node: Node, *, replaces: bool) -> Reason | None:
         return await self._replicas.before(intent, node) if replaces else None

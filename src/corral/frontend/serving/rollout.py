@@ -8,6 +8,7 @@ from typing import Final
 from corral.base.clock import Clock
 from corral.base.errors import CorralError
 from corral.base.ids import NodeId
+from corral.base.queues import Batches
 from corral.frontend.backends.catalogue import CatalogueSource
 from corral.frontend.backends.decide.backend import Wish, traits_of, wish_of
 from corral.frontend.models.catalogue import Models
@@ -15,7 +16,7 @@ from corral.frontend.nodes.decide.node import Node, NodeStatus
 from corral.frontend.nodes.fleet import Fleet
 from corral.frontend.nodes.store.nodes import Nodes
 from corral.frontend.operations.decide.intent import Intent, IntentKind, Verb
-from corral.frontend.operations.decide.reasons import Reason
+from corral.frontend.operations.decide.reasons import Reason, ReasonCode, because
 from corral.frontend.operations.store.intents import Intents
 from corral.frontend.record.decide import Event, EventKind
 from corral.frontend.record.feed import Feed
@@ -126,11 +127,29 @@ class Rollout:
         self._health = health
         self._feed = feed
         self._clock = clock
+        self._reserved: Batches[NodeId, list[Replica]] = Batches(self._read_reserved, spacing_seconds=0)
 
     async def before_removal(self, model: str, node: Node) -> Reason | None:
         """Why the node may not delete a model's files yet; None when it may."""
         on_node = await self._replicas.on_node(node.id)
         return before_removal([replica for replica in on_node if replica.model == model], self._clock.now())
+
+    async def installing(self, intent: Intent) -> Reason | None:
+        """Why the node may get the backend of an intent at any moment: a load there is about to have it installed."""
+        reserved = await self._reserved.store(intent.node_id)
+        seen = (await self._fleet.some([intent.node_id])).get(intent.node_id) if reserved else None
+        if seen is None:
+            return None
+        catalogue = await self._galleries.catalogue()
+        loads = [replica for replica in reserved if _runs(wish_of(intent), replica, seen.node, catalogue)]
+        return because(ReasonCode.BEING_LOADED, model=loads[0].model) if loads else None
+
+    async def _read_reserved(self, node_ids: Sequence[NodeId]) -> Sequence[list[Replica]]:
+        """One read for all that ask at a time: a delete on a thousand nodes asks a thousand times."""
+        by_node: dict[NodeId, list[Replica]] = {}
+        for replica in await self._replicas.reserved():
+            by_node.setdefault(replica.node_id, []).append(replica)
+        return [by_node.get(node_id, []) for node_id in node_ids]
 
     async def before(self, intent: Intent, node: Node) -> Reason | None:
         """Why the backend of an intent may not be replaced on a node yet; None when it may.

@@ -1,5 +1,6 @@
 """Cold loads beside operations: what was deleted may come back, what is being deleted does not."""
 
+import asyncio
 from datetime import timedelta
 
 import pytest
@@ -48,3 +49,27 @@ async def test_a_load_does_not_hinder_a_delete(world: World) -> None:
     status = await world.loads.ensure("small")
     assert (status.state, len(node.requests)) == ("failed", asked)
     assert "about to be deleted" in status.message
+
+
+async def test_a_delete_waits_for_the_install_of_a_load(world: World) -> None:
+    """The backend is not there yet, which proves nothing: without a delete it would stay."""
+    node = await world.backends("w")
+    node.gate.clear()
+    await world.loads.ensure("small")
+    load = asyncio.create_task(world.loads.tick())
+    await node.begun.wait()
+
+    operations = world.control.context.operations
+    ask = Ask(verb=Verb.DELETE, ref=BackendRef(backend="echo"), by="me")
+    delete = await world.control.context.backends.operations.start(ask)
+    node.looked_at.clear()
+    deleting = asyncio.create_task(operations.dispatcher.tick())
+    await node.looked_at.wait()
+    node.gate.set()
+    await load
+    await deleting
+    await world.clock.advance(timedelta(minutes=1))
+    await operations.dispatcher.tick()
+
+    assert "echo" not in node.disk
+    assert (await operations.stores.operations.get(delete.id)).state is OperationState.DONE

@@ -161,6 +161,10 @@ class ReplicaStore:
         """All replicas that are not in a final state, oldest first."""
         return await self._fetch(replicas.c.state.in_(_LIVE))
 
+    async def reserved(self) -> list[Replica]:
+        """The replicas whose backend is being installed, if it has to be: they have a place and nothing else yet."""
+        return await self._fetch(replicas.c.state == ReplicaState.RESERVED.value)
+
     async def outlines(self) -> list[Replica]:
         """All replicas that are not in a final state, oldest first, without their keys and tokens."""
         statement = select(replicas).where(replicas.c.state.in_(_LIVE)).order_by(replicas.c.created_at, replicas.c.id)
