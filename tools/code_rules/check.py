@@ -6,6 +6,7 @@ from pathlib import Path
 from .cycles import import_cycles
 from .excepts import broad_excepts_speak
 from .migrations import migrations_are_one_chain
+from .names import class_names_are_unique
 from .purity import decisions_are_pure, environment_is_read_in_settings, tests_do_not_sleep
 from .sources import PRODUCT, Finding, Source, read_sources
 from .tasks import tasks_have_owners
@@ -35,7 +36,9 @@ def rules_for(file: str) -> Iterator[Rule]:
 def check(sources: Iterable[Source]) -> list[Finding]:
     sources = list(sources)
     findings = [finding for source in sources for rule in rules_for(source.file) for finding in rule(source)]
-    findings += import_cycles(source for source in sources if source.file.startswith(PRODUCT))
+    product = [source for source in sources if source.file.startswith(PRODUCT)]
+    findings += import_cycles(product)
+    findings += class_names_are_unique(product)
     findings += migrations_are_one_chain(sources)
     return sorted(set(findings))
 

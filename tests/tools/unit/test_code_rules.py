@@ -26,6 +26,23 @@ def service(body: str, header: str = "import asyncio") -> dict[str, str]:
     return {"src/corral/frontend/nodes/health.py": f"{header}\n{text}\n"}
 
 
+# Names.
+
+
+def test_a_class_name_that_exists_already_is_found(check: Check) -> None:
+    findings = check(
+        {"src/corral/base/a.py": "class Part: ...", "src/corral/base/b.py": "def f():\n    class Part: ...\n"}
+    )
+
+    assert findings == ["src/corral/base/b.py:2: the class name Part exists already, in src/corral/base/a.py"]
+
+
+def test_overloads_of_a_class_in_one_file_and_classes_of_tests_are_left_alone(check: Check) -> None:
+    either = "if x:\n    class A: ...\nelse:\n    class A: ...\n"
+
+    assert check({"src/corral/base/a.py": either, "tests/kit/a.py": "class A: ..."}) == []
+
+
 # Import cycles.
 
 

@@ -59,7 +59,7 @@ class Tool(msgspec.Struct):
     type: str | None = None
 
 
-class ToolChoice(msgspec.Struct):
+class AnthropicToolChoice(msgspec.Struct):
     type: str
     name: str | None = None
     disable_parallel_tool_use: bool | None = None
@@ -82,7 +82,7 @@ class MessagesRequest(msgspec.Struct, kw_only=True):
     top_k: int | None = None
     top_p: float | None = None
     tools: list[Tool] | None = None
-    tool_choice: ToolChoice | None = None
+    tool_choice: AnthropicToolChoice | None = None
     thinking: Thinking | None = None
 
 

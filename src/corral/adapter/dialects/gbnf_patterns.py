@@ -37,7 +37,7 @@ def pattern_text(pattern: str, repeat: Repeat) -> str:
         raise PatternNotOffered(f"is longer than {LONGEST_PATTERN} characters")
     start = 1 if pattern.startswith("^") else 0
     is_closed = pattern.endswith("$") and not _is_escaped(pattern, len(pattern) - 1)
-    reader = _Reader(pattern[start : len(pattern) - 1 if is_closed else None], repeat)
+    reader = _PatternReader(pattern[start : len(pattern) - 1 if is_closed else None], repeat)
     whole = reader.alternatives(0)
     if reader.rest:
         raise PatternNotOffered("has a bracket that nothing opens")
@@ -52,7 +52,7 @@ def _is_escaped(pattern: str, index: int) -> bool:
     return (len(before) - len(before.rstrip("\\"))) % 2 == 1
 
 
-class _Reader:
+class _PatternReader:
     """Reads one pattern from left to right."""
 
     def __init__(self, pattern: str, repeat: Repeat) -> None:

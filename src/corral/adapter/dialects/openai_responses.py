@@ -80,13 +80,13 @@ class FunctionTool(msgspec.Struct):
     defer_loading: bool | None = None
 
 
-class ToolChoice(msgspec.Struct, omit_defaults=True):
+class ResponseToolChoice(msgspec.Struct, omit_defaults=True):
     """One tool that must be called, or several of which the model may choose."""
 
     type: str
     name: str | None = None
     mode: str | None = None
-    tools: "list[ToolChoice] | None" = None
+    tools: "list[ResponseToolChoice] | None" = None
 
 
 class Reasoning(msgspec.Struct):
@@ -118,7 +118,7 @@ class TextConfig(msgspec.Struct):
     verbosity: str | None = None
 
 
-class StreamOptions(msgspec.Struct):
+class ResponseStreamOptions(msgspec.Struct):
     include_obfuscation: bool | None = None
 
 
@@ -129,7 +129,7 @@ class ResponsesRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
     instructions: str | None = None
     max_output_tokens: int | None = None
     tools: list[FunctionTool] | None = None
-    tool_choice: str | ToolChoice | None = None
+    tool_choice: str | ResponseToolChoice | None = None
     reasoning: Reasoning | None = None
     include: list[str] | None = None
     top_logprobs: int | None = None
@@ -160,7 +160,7 @@ class ResponsesRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
     moderation: Any = None
     previous_response_id: str | None = None
     prompt: Any = None
-    stream_options: StreamOptions | None = None
+    stream_options: ResponseStreamOptions | None = None
     text: TextConfig | None = None
     truncation: str | None = None
     # Without influence on the answer: about tools and storage that OpenAI has, its prices and its other users.
@@ -268,10 +268,10 @@ def _tool(tool: FunctionTool, place: str) -> dict[str, Any]:
 
 
 def _chosen(
-    choice: str | ToolChoice | None, tools: list[dict[str, Any]]
+    choice: str | ResponseToolChoice | None, tools: list[dict[str, Any]]
 ) -> tuple[list[dict[str, Any]], str | dict[str, Any] | None]:
     """Return the tools that the model may call, and the choice in the form of chats, which knows no list of them."""
-    if not isinstance(choice, ToolChoice):
+    if not isinstance(choice, ResponseToolChoice):
         return tools, choice
     names = [tool["function"]["name"] for tool in tools]
     if choice.type != "allowed_tools":
@@ -284,7 +284,7 @@ def _chosen(
     return [tool for tool in tools if tool["function"]["name"] in allowed], choice.mode
 
 
-def _name(choice: ToolChoice, names: Sequence[str], place: str) -> str:
+def _name(choice: ResponseToolChoice, names: Sequence[str], place: str) -> str:
     if choice.type != "function":
         raise InvalidInput(f"{place}.type", f"{choice.type} is not offered by this backend: only functions are")
     if choice.name is None or choice.name not in names:

@@ -12,7 +12,7 @@ from corral.base.errors import InvalidInput
 _ROLES: Final = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}
 
 
-class Part(msgspec.Struct):
+class ResponsePart(msgspec.Struct):
     """One part of a message, of thoughts, or of a result, of any type."""
 
     type: str
@@ -28,12 +28,12 @@ class Item(msgspec.Struct):
     type: str | None = None
     id: str | None = None
     role: str | None = None
-    content: str | list[Part] | None = None
-    summary: list[Part] | None = None
+    content: str | list[ResponsePart] | None = None
+    summary: list[ResponsePart] | None = None
     call_id: str | None = None
     name: str | None = None
     arguments: str | None = None
-    output: str | list[Part] | None = None
+    output: str | list[ResponsePart] | None = None
 
 
 def chat_messages(items: Sequence[Item]) -> list[ChatMessage]:
@@ -120,7 +120,7 @@ def _type_of(item: Item) -> str:
     return item.type or ("item_reference" if item.id and item.role is None else "message")
 
 
-def _spoken(content: str | list[Part], place: str) -> str:
+def _spoken(content: str | list[ResponsePart], place: str) -> str:
     """Return what the model said, which is text and nothing else."""
     if isinstance(content, str):
         return content
@@ -131,13 +131,13 @@ def _spoken(content: str | list[Part], place: str) -> str:
     return "".join(part.text or "" for part in parts)
 
 
-def _content(content: str | list[Part], place: str) -> str | list[MessagePart]:
+def _content(content: str | list[ResponsePart], place: str) -> str | list[MessagePart]:
     if isinstance(content, str):
         return content
     return [_part(part, f"{place}[{index}]") for index, part in enumerate(content)]
 
 
-def _part(part: Part, place: str) -> MessagePart:
+def _part(part: ResponsePart, place: str) -> MessagePart:
     match part.type:
         case "input_text" | "output_text" | "text":
             return _text(part.text, f"{place}.text")

@@ -29,7 +29,7 @@ _NEW_SHARE: Final = 0.3
 
 
 @dataclass(slots=True)
-class _Reading:
+class _ByteReading:
     at: float
     bytes: int
     per_second: float = 0.0
@@ -39,16 +39,16 @@ class _Reading:
 class FileSpeeds:
     """How fast each file of an operation comes, from one look at it to the next."""
 
-    _readings: dict[str, _Reading] = field(default_factory=dict)
+    _readings: dict[str, _ByteReading] = field(default_factory=dict)
 
     def look(self, operation: OperationView, now: float) -> None:
         for file in files_of(operation):
-            last = self._readings.setdefault(file.name, _Reading(now, file.current_bytes))
+            last = self._readings.setdefault(file.name, _ByteReading(now, file.current_bytes))
             passed = now - last.at
             if passed >= _LEAST_SECONDS:
                 newest = max(file.current_bytes - last.bytes, 0) / passed
                 smooth = newest if not last.per_second else last.per_second + _NEW_SHARE * (newest - last.per_second)
-                self._readings[file.name] = _Reading(now, file.current_bytes, smooth)
+                self._readings[file.name] = _ByteReading(now, file.current_bytes, smooth)
 
     def of(self, file: FileShareView) -> float:
         """Bytes per second; 0 when the speed is not known yet."""

@@ -25,7 +25,7 @@ from corral.frontend.live.decide.frames import change_frames, event_frame, last_
 from corral.frontend.live.decide.summary import summarise
 from corral.frontend.live.decide.topics import ReaderPlace, Topic, TopicKind
 from corral.frontend.live.event_log import EventLog, LoggedEvent
-from corral.frontend.live.pictures import EVERY_PART, Part, Pictures
+from corral.frontend.live.pictures import EVERY_PART, PicturePart, Pictures
 from corral.frontend.live.topic_rows import TopicRows, TopicState
 from corral.frontend.operations.progress import ALL, ProgressBoard
 from corral.frontend.record.feed import Feed
@@ -49,15 +49,15 @@ busy."""
 MOST_BOARDS: Final = 500
 """Topics about one node or operation that are kept; those that were not read for the longest time go first."""
 
-PARTS: Final[Mapping[TopicKind, frozenset[Part]]] = {
+PARTS: Final[Mapping[TopicKind, frozenset[PicturePart]]] = {
     TopicKind.SUMMARY: EVERY_PART,
     TopicKind.ATTENTION: EVERY_PART,
-    TopicKind.NODES: frozenset({Part.REPLICAS}),
-    TopicKind.REPLICAS: frozenset({Part.REPLICAS}),
-    TopicKind.OPERATIONS: frozenset({Part.OPERATIONS}),
-    TopicKind.LOADS: frozenset({Part.JOBS}),
+    TopicKind.NODES: frozenset({PicturePart.REPLICAS}),
+    TopicKind.REPLICAS: frozenset({PicturePart.REPLICAS}),
+    TopicKind.OPERATIONS: frozenset({PicturePart.OPERATIONS}),
+    TopicKind.LOADS: frozenset({PicturePart.JOBS}),
     TopicKind.OPERATION: frozenset(),
-    TopicKind.NODE: frozenset({Part.REPLICAS, Part.OPERATIONS}),
+    TopicKind.NODE: frozenset({PicturePart.REPLICAS, PicturePart.OPERATIONS}),
     TopicKind.EVENTS: frozenset(),
 }
 """What has to be read for a topic, beside the nodes."""
@@ -191,7 +191,7 @@ class Hub:
             boards = [topic for topic in stale if topic.kind is not TopicKind.EVENTS]
             if boards:
                 parts = frozenset(part for topic in boards for part in PARTS[topic.kind])
-                held_parts = frozenset({Part.SLOW}) if self._pictures.has_slow else frozenset()
+                held_parts = frozenset({PicturePart.SLOW}) if self._pictures.has_slow else frozenset()
                 mark = self._mark()
                 picture = await self._pictures.take(parts - held_parts, moved=self._moves.count)
                 self._computed |= dict.fromkeys(boards, (self._clock.monotonic(), mark))
@@ -210,7 +210,7 @@ class Hub:
 
     async def _refresh_slow(self, topics: Iterable[Topic]) -> None:
         """Refresh the slow parts after all others are sent: only the summary and the attention items show them."""
-        fleet = [topic for topic in topics if Part.SLOW in PARTS[topic.kind]]
+        fleet = [topic for topic in topics if PicturePart.SLOW in PARTS[topic.kind]]
         if not fleet or not self._pictures.is_slow_due:
             return
         async with self._looking:

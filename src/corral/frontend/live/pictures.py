@@ -54,7 +54,7 @@ _SLOW_SHARE: Final = 60
 wait for it."""
 
 
-class Part(StrEnum):
+class PicturePart(StrEnum):
     """What a topic may need of the fleet. Nodes are read for all of them: everything has a node."""
 
     REPLICAS = "replicas"
@@ -63,7 +63,7 @@ class Part(StrEnum):
     SLOW = "slow"
 
 
-EVERY_PART: Final = frozenset(Part)
+EVERY_PART: Final = frozenset(PicturePart)
 
 
 class _KeptPart:
@@ -125,35 +125,37 @@ class Pictures:
         self.operations: Sequence[WatchedOperation] = ()
         """The operations of the last picture with their views: those that are not over, and the newest."""
         self._noticed: dict[str, datetime] = {}
-        self._parts = {name: _KeptPart(clock) for name in ("nodes", Part.REPLICAS, Part.JOBS, Part.OPERATIONS)}
-        self._parts[Part.SLOW] = _KeptPart(clock, spacing=_SLOW_SPACING)
+        self._parts = {
+            name: _KeptPart(clock) for name in ("nodes", PicturePart.REPLICAS, PicturePart.JOBS, PicturePart.OPERATIONS)
+        }
+        self._parts[PicturePart.SLOW] = _KeptPart(clock, spacing=_SLOW_SPACING)
 
-    async def take(self, parts: frozenset[Part], *, moved: int = 0) -> FleetPicture:
+    async def take(self, parts: frozenset[PicturePart], *, moved: int = 0) -> FleetPicture:
         """`moved` differs when operations or loads went on since the last time."""
         rings = self._sources.feed.rings
         await self._update("nodes", self._read_nodes, rings, _BRIEFLY)
-        if Part.REPLICAS in parts:
+        if PicturePart.REPLICAS in parts:
             is_moving = any(replica.state in ON_THE_WAY for replica in self._replicas)
-            await self._update(Part.REPLICAS, self._read_replicas, rings, _BRIEFLY if is_moving else _CALMLY)
-        if Part.JOBS in parts:
+            await self._update(PicturePart.REPLICAS, self._read_replicas, rings, _BRIEFLY if is_moving else _CALMLY)
+        if PicturePart.JOBS in parts:
             period = _BRIEFLY if self._jobs else _CALMLY
-            await self._update(Part.JOBS, self._read_jobs, (rings, moved), period)
-        if Part.OPERATIONS in parts:
+            await self._update(PicturePart.JOBS, self._read_jobs, (rings, moved), period)
+        if PicturePart.OPERATIONS in parts:
             period = _MOVING if self.is_moving else _CALMLY
-            await self._update(Part.OPERATIONS, self._read_operations, (rings, moved), period)
-        if Part.SLOW in parts:
+            await self._update(PicturePart.OPERATIONS, self._read_operations, (rings, moved), period)
+        if PicturePart.SLOW in parts:
             return await self.take_slow()
         return self.picture()
 
     async def take_slow(self) -> FleetPicture:
         """The last picture, with what takes long to find out as it is now."""
-        await self._update(Part.SLOW, self._read_slow, self._sources.feed.rings, _SELDOM)
+        await self._update(PicturePart.SLOW, self._read_slow, self._sources.feed.rings, _SELDOM)
         return self.picture()
 
     @property
     def is_slow_due(self) -> bool:
         """Whether what takes long may be another by now."""
-        return self._parts[Part.SLOW].is_due(self._sources.feed.rings, _SELDOM)
+        return self._parts[PicturePart.SLOW].is_due(self._sources.feed.rings, _SELDOM)
 
     @property
     def is_moving(self) -> bool:

@@ -143,12 +143,12 @@ class Fleet:
         return status_of(facts, now, self.policy, self._hearing.current)
 
 
-class _Reader(Protocol[KnownT]):
+class _PageReader(Protocol[KnownT]):
     async def __call__(self, *, after: tuple[str, str] | None, limit: int) -> list[KnownT]: ...
 
 
 async def _batches(
-    read: _Reader[KnownT], *, after: tuple[str, str] | None, at_first: int
+    read: _PageReader[KnownT], *, after: tuple[str, str] | None, at_first: int
 ) -> AsyncIterator[list[KnownT]]:
     """All that come after, by name. What is wanted at first may be enough; then they come in larger numbers."""
     size = min(at_first, _BATCH)

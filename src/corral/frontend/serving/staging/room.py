@@ -29,6 +29,36 @@ from corral.frontend.serving.staging.store import StagedModels
 from corral.wire.registration import Feature
 
 
+class _NodeFiles(msgspec.Struct, frozen=True):
+    """What staging needs to know of the nodes that files are brought to."""
+
+    nodes: NodesRoom
+
+    async def has(self, node_id: NodeId, feature: Feature) -> bool:
+        return feature in await self._features(node_id)
+
+    async def server(self, node_id: NodeId) -> FilePeer | None:
+        """The node's file server; None when it has none."""
+        address = (await self.nodes.contacts.of(node_id)).http_address
+        if not address:
+            return None
+        features = await self._features(node_id)
+        return FilePeer(
+            address=address,
+            token=await self.nodes.tokens.of(node_id),
+            tls=await self.nodes.doors.file_server(node_id),
+            can_fetch=Feature.FILE_FETCHES in features,
+            takes_late_digests=Feature.LATE_DIGESTS in features,
+        )
+
+    async def name(self, node_id: NodeId) -> str:
+        return (await self.nodes.contacts.of(node_id)).name
+
+    async def _features(self, node_id: NodeId) -> frozenset[str]:
+        node = await self.nodes.store.get(node_id)
+        return frozenset() if node is None or node.peer is None else node.peer.features
+
+
 class StagingPart(msgspec.Struct, frozen=True, kw_only=True):
     staging: Staging
     staged: StagedFiles
@@ -62,39 +92,20 @@ class StagingPart(msgspec.Struct, frozen=True, kw_only=True):
         listings = NodeListings(nodes.contacts, nodes.tokens, nodes.doors)
         keeper = StagedFiles(stores, models.catalogue, files, nodes.client, listings, clock, policy=policy)
         peers = PeerDirectory(staged=staged, fleet=nodes.fleet, contacts=nodes.contacts, tokens=nodes.tokens)
+        of_nodes = _NodeFiles(nodes)
 
         async def origin(model: str, path: str, digest: str) -> str:
             """The public URL of a model's file, from the plan of its pull; empty when no plan has it."""
             plans = [plan_of(intent.payload) for intent in await intents.of_subject(IntentKind.PULL, model)]
             return public_url([file for plan in plans for file in plan.files], path, digest)
 
-        async def names(node_id: NodeId, feature: Feature) -> bool:
-            """Whether the node has a feature."""
-            node = await nodes.store.get(node_id)
-            return node is not None and node.peer is not None and feature in node.peer.features
-
-        async def file_server(node_id: NodeId) -> FilePeer | None:
-            address = (await nodes.contacts.of(node_id)).http_address
-            if not address:
-                return None
-            return FilePeer(
-                address=address,
-                token=await nodes.tokens.of(node_id),
-                tls=await nodes.doors.file_server(node_id),
-                can_fetch=await names(node_id, Feature.FILE_FETCHES),
-                takes_late_digests=await names(node_id, Feature.LATE_DIGESTS),
-            )
-
-        async def node_name(node_id: NodeId) -> str:
-            return (await nodes.contacts.of(node_id)).name
-
         sources = FileSources(peers, clock, policy, origin)
-        carriers: list[FileCarrier] = [HttpCarrier(files, file_server, sources, keeper.keeping)]
+        carriers: list[FileCarrier] = [HttpCarrier(files, of_nodes.server, sources, keeper.keeping)]
         if storage is not None:
             asked = NodeStorage(foundation.bus, nodes.contacts.of)
-            by_digest = partial(names, feature=Feature.OBJECT_DIGESTS)
+            by_digest = partial(of_nodes.has, feature=Feature.OBJECT_DIGESTS)
             carriers.insert(0, ObjectCarrier(files, storage, asked, by_digest, clock, keeper.keeping))
-        news = StagingNews(foundation.bus, clock, node_name)
+        news = StagingNews(foundation.bus, clock, of_nodes.name)
         staging = Staging(directory, files, carriers, news.told, keeper.found)
         shared = SharedDirectories(staging.is_shared_with, nodes.fleet, models.catalogue, clock)
         return cls(staging=staging, staged=keeper, store=staged, shared=shared)
