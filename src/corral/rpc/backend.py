@@ -9,6 +9,7 @@
 """
 
 import asyncio
+import secrets
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
 from datetime import timedelta
@@ -48,7 +49,23 @@ _PAUSES: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2)
 _MOST_TOGETHER: Final = 64
 """Parts of an answer that are passed on together. More would delay the slow reader's signal to the backend."""
 
+_SEEDS: Final = 2**31 - 1
+"""The largest seed: it must fit into 32 bits with a sign."""
+
 ReplyT = TypeVar("ReplyT", bound=Message)
+
+
+def draw_seed() -> int:
+    """Return a random positive seed. LocalAI's frontend draws one for each load and each request that leaves it open,
+    so backends may take 0 and -1 for seeds like any other, and would give the same answer each time."""
+    return 1 + secrets.randbelow(_SEEDS)
+
+
+def _seeded(options: PredictOptions) -> PredictOptions:
+    """The options with a seed of their own, if they leave it open."""
+    if options.Seed < 0:
+        options.Seed = draw_seed()
+    return options
 
 
 class Backend:
@@ -83,6 +100,8 @@ class Backend:
 
     async def load(self, options: ModelOptions, *, timeout: timedelta) -> str:
         """Load a model, and return the backend's message. A load may go on after its deadline has passed."""
+        if options.Seed <= 0:
+            options.Seed = draw_seed()
         try:
             result = await self._call("LoadModel", Result, options, timeout)
         except (errors.BackendFailed, errors.RequestRefused) as error:
@@ -101,14 +120,14 @@ class Backend:
         return await self._call("Status", StatusResponse, HealthMessage(), timeout)
 
     async def predict(self, options: PredictOptions, *, timeout: timedelta | None = None) -> Reply:
-        return await self._call("Predict", Reply, options, timeout)
+        return await self._call("Predict", Reply, _seeded(options), timeout)
 
     def predict_stream(
         self, options: PredictOptions, *, timeout: timedelta | None = None
     ) -> AsyncGenerator[Sequence[Reply], None]:
         """Yield the parts of the answer, those together that are ready together. Close the iterator
         (`contextlib.aclosing`) to cancel the call."""
-        return self._stream("PredictStream", Reply, options, timeout)
+        return self._stream("PredictStream", Reply, _seeded(options), timeout)
 
     async def embedding(self, options: PredictOptions, *, timeout: timedelta | None = None) -> EmbeddingResult:
         return await self._call("Embedding", EmbeddingResult, options, timeout)

@@ -35,6 +35,8 @@ class Answers:
 
     complaint: str = ""
     go_on: asyncio.Event = field(default_factory=asyncio.Event)
+    predicted: list[bytes] = field(default_factory=list)
+    loads: list[bytes] = field(default_factory=list)
 
     async def stream(self, _: bytes, __: Any) -> AsyncIterator[bytes]:
         yield Reply(message=b"first").SerializeToString()
@@ -44,7 +46,12 @@ class Answers:
     async def health(self, _: bytes, __: Any) -> bytes:
         return Reply(message=b"OK").SerializeToString()
 
-    async def nonsense(self, _: bytes, __: Any) -> bytes:
+    async def nonsense(self, request: bytes, __: Any) -> bytes:
+        self.predicted.append(request)
+        return b"\xff\xff\xff"
+
+    async def load(self, request: bytes, __: Any) -> bytes:
+        self.loads.append(request)
         return b"\xff\xff\xff"
 
     async def complain(self, _: bytes, context: Any) -> bytes:
@@ -62,6 +69,7 @@ async def serving(answers: Answers) -> AsyncIterator[Backend]:
     handlers: dict[str, Any] = {
         "PredictStream": grpc.unary_stream_rpc_method_handler(answers.stream),  # type: ignore[arg-type]
         "Health": grpc.unary_unary_rpc_method_handler(answers.health),  # type: ignore[arg-type]
+        "LoadModel": grpc.unary_unary_rpc_method_handler(answers.load),  # type: ignore[arg-type]
         "Predict": grpc.unary_unary_rpc_method_handler(answers.nonsense),  # type: ignore[arg-type]
         "Embedding": grpc.unary_unary_rpc_method_handler(answers.complain),  # type: ignore[arg-type]
         "TokenizeString": grpc.unary_stream_rpc_method_handler(answers.twice),  # type: ignore[arg-type]
@@ -125,6 +133,24 @@ async def test_several_answers_where_one_was_agreed_are_a_failure() -> None:
     async with serving(Answers()) as backend:
         with pytest.raises(errors.BackendFailed, match="TokenizeString was answered with several messages"):
             await backend.tokenize(PredictOptions())
+
+
+async def test_who_leaves_the_seed_open_gets_another_one_each_time() -> None:
+    """Backends may take 0 and -1 for seeds, and answer the same each time. LocalAI draws one, too."""
+    answers = Answers()
+    async with serving(answers) as backend:
+        for _ in range(2):
+            with pytest.raises(errors.BackendFailed):  # the answers of this server are nonsense
+                await backend.predict(PredictOptions(Seed=-1))
+            with pytest.raises(errors.LoadFailed):
+                await backend.load(ModelOptions(), timeout=LONG)
+        with pytest.raises(errors.BackendFailed):
+            await backend.predict(PredictOptions(Seed=0))
+    seeds = [*(PredictOptions.FromString(each).Seed for each in answers.predicted[:2])]
+    seeds += [ModelOptions.FromString(each).Seed for each in answers.loads]
+    assert len({*seeds}) == 4
+    assert all(seed > 0 for seed in seeds)
+    assert PredictOptions.FromString(answers.predicted[2]).Seed == 0
 
 
 async def test_an_answer_that_is_no_message_is_a_failure() -> None:
