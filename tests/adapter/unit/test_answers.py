@@ -126,10 +126,20 @@ def test_of_several_vectors_in_a_result_the_first_is_the_embedding() -> None:
     assert struct.unpack("<2f", base64.b64decode(packed["data"][0]["embedding"])) == (1.0, 2.0)
 
 
-def test_vectors_of_single_tokens_are_not_taken_for_the_texts() -> None:
+def test_the_vector_of_a_text_is_the_mean_of_those_of_its_tokens() -> None:
     layout = EmbeddingLayout.EMBEDDING_LAYOUT_PER_TOKEN
-    with pytest.raises(InvalidInput, match="a vector for each token"):
-        embedding_answer([EmbeddingResult(embeddings=[1.0], dim=1, layout=layout)], model="m", as_base64=False)
+    result = EmbeddingResult(embeddings=[1.0, 8.0, 5.0, 0.0], dim=2, tokens=2, layout=layout)
+    plain = json.loads(embedding_answer([result], model="m", as_base64=False))
+    assert plain["data"][0]["embedding"] == pytest.approx([0.6, 0.8])
+    short = json.loads(embedding_answer([result], model="m", as_base64=False, dimensions=1))
+    assert short["data"][0]["embedding"] == [1.0]
+
+
+@pytest.mark.parametrize("size", [0, 2])
+def test_vectors_of_tokens_without_a_length_are_refused(size: int) -> None:
+    layout = EmbeddingLayout.EMBEDDING_LAYOUT_PER_TOKEN
+    with pytest.raises(InvalidInput, match="how long they are"):
+        embedding_answer([EmbeddingResult(embeddings=[1.0], dim=size, layout=layout)], model="m", as_base64=False)
 
 
 @pytest.mark.parametrize(

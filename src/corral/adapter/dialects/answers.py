@@ -250,10 +250,8 @@ def embedding_answer(
 ) -> bytes:
     """Return one vector for each result; of several packed vectors the first counts.
 
-    Raise InvalidInput when the backend returned vectors of single tokens, none of which represents the text.
+    Where the backend returned vectors of single tokens, the text's is their mean, normalised.
     """
-    if any(result.layout == EmbeddingLayout.EMBEDDING_LAYOUT_PER_TOKEN for result in results):
-        raise InvalidInput("model", "gives a vector for each token and none for the text: have its backend pool them")
     data = []
     for index, result in enumerate(results):
         numbers = _vector(result, dimensions)
@@ -269,14 +267,28 @@ def embedding_answer(
 
 def _vector(result: EmbeddingResult, dimensions: int | None) -> "array[float]":
     """Return the vector, cut to `dimensions` numbers and normalised again if requested."""
-    numbers = array("f", result.embeddings[: result.dim] if result.dim else result.embeddings)
+    numbers = _text_vector(result)
     if dimensions is None:
         return numbers
     if dimensions > len(numbers):
         raise InvalidInput("dimensions", f"is {dimensions}, and the vectors of this model have {len(numbers)}")
-    kept = numbers[:dimensions]
-    length = math.hypot(*kept) or 1.0
-    return array("f", (number / length for number in kept))
+    return _normalised(numbers[:dimensions])
+
+
+def _text_vector(result: EmbeddingResult) -> "array[float]":
+    """Return the vector of the text. InvalidInput where there are only those of tokens, of unknown length."""
+    numbers, size = array("f", result.embeddings), result.dim
+    if result.layout != EmbeddingLayout.EMBEDDING_LAYOUT_PER_TOKEN:
+        return numbers[:size] if size else numbers
+    if size <= 0 or len(numbers) % size:
+        raise InvalidInput("model", "gives a vector for each token, and does not say how long they are")
+    return _normalised(array("f", (sum(numbers[place::size]) for place in range(size))))
+
+
+def _normalised(numbers: "array[float]") -> "array[float]":
+    """Return the vector with the length 1."""
+    length = math.hypot(*numbers) or 1.0
+    return array("f", (number / length for number in numbers))
 
 
 def joined(reply: Reply) -> dict[str, Any]:
