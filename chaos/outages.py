@@ -94,6 +94,7 @@ async def _outage(workshop: Workshop, fleet: ServingFleet, question: StreamReque
     async with under_load(question, clients=CLIENTS) as load:
         await load.until_answered(CLIENTS)
         admin: Counter[str] = Counter()
+        await load.until_under_way(CLIENTS)
         await server.kill()
         down = time.monotonic()
         async with running(_look(fleet, admin), name="the admin API"):

@@ -19,14 +19,14 @@ import psutil
 from chaos.round import Workshop
 from corral.base.tasks import running
 from tests.kit.load_clients import StreamOutcome, StreamRequest, counted
-from tests.kit.serving import ServingFleet, serving_fleet
+from tests.kit.serving import WORKERS, ServingFleet, serving_fleet
 
 CLIENTS: Final = 50
 ABUSERS: Final = 4
 """Number of abusers of each kind, in addition to those that only hold connections open."""
 _ADDRESSES: Final = ("127.0.0.1", "127.0.0.5")
-_PAUSE_SECONDS: Final = 0.25
-"""Between two questions of a client: the machine is not to be full before the abuse begins."""
+_PAUSE_SECONDS: Final = 1.0
+"""Between two questions of a client: neither the machine nor its engine is to be full before the abuse begins."""
 _DRIP_SECONDS: Final = 0.25
 _IDLE_PAUSE_SECONDS: Final = 10.0
 """Before a connection that was closed is opened again: holding many is meant here, not a flood of new ones, which this
@@ -44,7 +44,7 @@ async def without_keys(workshop: Workshop) -> None:
     """`steps` connections are held open by strangers, for as many seconds as an outage lasts."""
     _raise_descriptor_limit(workshop.steps)
     async with AsyncExitStack() as stack:
-        fleet = await stack.enter_async_context(serving_fleet(workshop.directory))
+        fleet = await stack.enter_async_context(serving_fleet(workshop.directory, names=WORKERS[:1]))
         first = await fleet.question().ask()
         assert first.is_served, first
         clients = [await stack.enter_async_context(_client(fleet, number)) for number in range(4)]

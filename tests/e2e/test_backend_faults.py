@@ -138,6 +138,8 @@ def test_a_backend_that_ignores_sigterm_is_gone_after_ctrl_c(start_up: Any, tmp_
     write_serving_backend(tmp_path / "backends", "stubborn", pipe=said, body=IGNORES_SIGTERM)
     write_model(tmp_path / "models", "stubborn", backend="stubborn")
     up = start_up(
+        "--workers",
+        "1",
         CORRAL_MODELS_PATH=str(tmp_path / "models"),
         CORRAL_SYSTEM_BACKENDS_PATH=str(tmp_path / "backends"),
         CORRAL_BACKEND_READ_PATHS=str(BACKENDS),

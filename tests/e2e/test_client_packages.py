@@ -43,7 +43,7 @@ def fleet(module_folder: Path, run_up: Any) -> Iterator[Any]:
     write_model(models, "echo", backend="echo", **nothing)
     write_model(models, "slow", backend="echo", **nothing, options=["tokens:400", "rate:2"])
     write_model(models, "failing", backend="echo", **nothing, options=["error_after:2"])
-    with run_up(folder, CORRAL_MODELS_PATH=str(models), CORRAL_LOAD_WAIT="80s") as running:
+    with run_up(folder, "--workers", "1", CORRAL_MODELS_PATH=str(models), CORRAL_LOAD_WAIT="80s") as running:
         running.until_ready()
         yield running
 

@@ -44,6 +44,8 @@ LOOKING = re.compile(
     r"events|doctor)\b"
 )
 """Commands that may be repeated until they show what they should: the fleet needs a moment."""
+LOOK_AGAIN_SECONDS = 2.0
+"""The longest pause between two looks: each starts a program, which costs more than what it waits for."""
 END = "=== end of command, exit code"
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
@@ -203,7 +205,7 @@ def _look_again(shell: Shell, step: Step) -> Outcome:
         return not _problem(step, last[0])
 
     with suppress(AssertionError):  # the caller tells what was seen last
-        wait_until(is_as_shown, step.command, seconds=90)
+        wait_until(is_as_shown, step.command, seconds=90, longest_pause=LOOK_AGAIN_SECONDS)
     return last[0]
 
 
@@ -385,7 +387,7 @@ def test_a_fleet_is_declared_as_described(installing_up: Any, installing_shell: 
         return bool(rule["counts"] == {"success": 2})
 
     follow(installing_shell, steps[: late + 1])
-    wait_until(are_installed, "the rule reaches the second node", seconds=120)
+    wait_until(are_installed, "the rule reaches the second node", seconds=120, longest_pause=LOOK_AGAIN_SECONDS)
     follow(installing_shell, steps[late + 1 :])
     assert list(installed.glob("*/backends/echo")) == []
 

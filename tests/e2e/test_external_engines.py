@@ -17,6 +17,7 @@ from tests.kit.certificates import Authority
 from tests.kit.models import write_model
 from tests.kit.openai_server import MODEL
 from tests.kit.ports import lasting_port
+from tests.kit.up import RunningUp, running_up
 from tests.kit.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -39,6 +40,28 @@ def start_engine() -> Iterator[StartEngine]:
             return process
 
         yield start
+
+
+@pytest.fixture(scope="module")
+def fleet_without_workers(module_folder: Path) -> Iterator[RunningUp]:
+    with running_up(module_folder, "--workers", "0") as running:
+        running.until_ready()
+        yield running
+
+
+@pytest.fixture
+def up(fleet_without_workers: RunningUp) -> Iterator[RunningUp]:
+    """A fleet that knows no engine; afterwards its gateway has forgotten those of the test, too."""
+    up = fleet_without_workers
+    yield up
+    for engine in up.api("GET", "/api/v1/external-engines").json():
+        assert up.api("DELETE", f"/api/v1/external-engines/{engine['id']}").status < 300
+    wait_until(lambda: "far" not in listed(up), "the gateway to forget the engines", seconds=60)
+
+
+def listed(up: RunningUp) -> dict[str, str]:
+    """The models that clients are shown, with their owners."""
+    return {model["id"]: model["owned_by"] for model in up.api("GET", "/v1/models").json()["data"]}
 
 
 def is_listening(port: int) -> bool:
@@ -71,18 +94,15 @@ def states(up: Any) -> dict[str, str]:
 
 
 def test_an_engine_is_registered_asked_killed_replaced_and_back(
-    start_up: Any, start_engine: StartEngine, tmp_path: Path
+    up: RunningUp, start_engine: StartEngine, tmp_path: Path
 ) -> None:
-    up = start_up("--workers", "0")
-    up.until_ready()
     ports = [lasting_port(), lasting_port()]
     first, _ = start_engine(ports[0], "first"), start_engine(ports[1], "second")
     for order, (name, port) in enumerate(zip(("first", "second"), ports, strict=True)):
         added = add(up, tmp_path, name, f"http://127.0.0.1:{port}", "--fallback-order", str(order))
         assert added.returncode == 0, added.stdout + added.stderr
     wait_until(lambda: says(up, "hello there") == "first hello there", "the first answer", seconds=60)
-    listed = up.api("GET", "/v1/models").json()["data"]
-    assert [(model["id"], model["owned_by"]) for model in listed if model["id"] == "far"] == [("far", "external")]
+    assert listed(up)["far"] == "external"
 
     first.kill()
     first.wait()
@@ -99,12 +119,10 @@ def test_an_engine_is_registered_asked_killed_replaced_and_back(
     assert up.left() is not None
 
 
-def test_an_engine_behind_tls_with_its_own_authority(start_up: Any, start_engine: StartEngine, tmp_path: Path) -> None:
+def test_an_engine_behind_tls_with_its_own_authority(up: RunningUp, start_engine: StartEngine, tmp_path: Path) -> None:
     authority = Authority(tmp_path / "authority")
     port = lasting_port()
     start_engine(port, "secure", *authority.issue("engine"))
-    up = start_up("--workers", "0")
-    up.until_ready()
     url = f"https://127.0.0.1:{port}/v1"
     untrusted = add(up, tmp_path, "untrusted", url, "--fallback-order", "2")
     assert untrusted.returncode == 1
@@ -114,11 +132,9 @@ def test_an_engine_behind_tls_with_its_own_authority(start_up: Any, start_engine
     wait_until(lambda: says(up, "hello") == "secure hello", "an answer over TLS", seconds=60)
 
 
-def test_a_wrong_key_is_told_and_mended(start_up: Any, start_engine: StartEngine, tmp_path: Path) -> None:
+def test_a_wrong_key_is_told_and_mended(up: RunningUp, start_engine: StartEngine, tmp_path: Path) -> None:
     port = lasting_port()
     start_engine(port, "keyed")
-    up = start_up("--workers", "0")
-    up.until_ready()
     added = add(up, tmp_path, "desk", f"http://127.0.0.1:{port}", key="wrong")
     assert added.returncode == 1
     assert "misconfigured: it does not take its key (401)" in added.stdout
@@ -132,13 +148,12 @@ def test_a_wrong_key_is_told_and_mended(start_up: Any, start_engine: StartEngine
 
 
 def test_a_stream_whose_engine_dies_breaks_off_and_the_next_is_whole(
-    start_up: Any, start_engine: StartEngine, tmp_path: Path
+    up: RunningUp, start_engine: StartEngine, tmp_path: Path
 ) -> None:
     ports = [lasting_port(), lasting_port()]
     start_engine(ports[0], "first")
     start_engine(ports[1], "second")
-    up = start_up("--workers", "0")
-    state = up.until_ready()
+    state = up.state()
     for order, (name, port) in enumerate(zip(("first", "second"), ports, strict=True)):
         assert add(up, tmp_path, name, f"http://127.0.0.1:{port}", "--fallback-order", str(order)).returncode == 0
     wait_until(lambda: says(up, "hello") == "first hello", "the first answer", seconds=60)

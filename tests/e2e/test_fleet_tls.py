@@ -74,7 +74,7 @@ async def test_nothing_that_passes_the_network_can_be_read(tmp_path: Path) -> No
 
 
 async def test_answers_go_on_while_the_door_is_killed_and_while_control_is_away(tmp_path: Path) -> None:
-    async with watched_fleet(tmp_path) as (fleet, _):
+    async with serving_fleet(tmp_path, names=("w1",), settings=ON, worker_settings=ON, beat_seconds=2) as fleet:
         await eventually(lambda: is_answered(fleet), "an answer", seconds=120)
         worker = fleet.workers["w1"]
         [door] = [child for child in worker.started() if "corral.processes.door" in child.cmdline()]

@@ -16,13 +16,38 @@ import pytest
 
 from tests.kit.certificates import Authority
 from tests.kit.ports import lasting_range
-from tests.kit.up import CORRAL, Running, RunningUp, environment, run_corral, running
+from tests.kit.up import CORRAL, Running, RunningUp, environment, run_corral, running, running_up
 from tests.kit.waiting import wait_until
 
 from .test_docs_commands import ROOT, Shell, follow, steps_of
 
 MACHINE = "new-machine"
 _PORTS = 10
+
+
+@pytest.fixture(scope="module")
+def fleet_without_workers(module_folder: Path) -> Iterator[RunningUp]:
+    """Other machines reach it as well."""
+    with running_up(module_folder, "--workers", "0", "--host", "0.0.0.0") as running_fleet:
+        running_fleet.until_ready()
+        yield running_fleet
+
+
+@pytest.fixture
+def up(fleet_without_workers: RunningUp) -> Iterator[RunningUp]:
+    """A fleet without nodes that has invited nobody; what a test leaves of both is taken away."""
+    up = fleet_without_workers
+    assert (up.nodes(), invitations(up)) == ({}, [])
+    yield up
+    for node in up.nodes().values():
+        assert up.api("DELETE", f"/api/v1/nodes/{node['id']}").status < 300
+    for invitation in invitations(up):
+        assert up.api("DELETE", f"/api/v1/invitations/{invitation['id']}").status < 300
+
+
+def invitations(up: RunningUp) -> list[Any]:
+    """Those that somebody could use."""
+    return [one for one in up.api("GET", "/api/v1/invitations").json() if one["state"] == "open"]
 
 
 @contextmanager
@@ -70,9 +95,7 @@ def place(folder: Path) -> list[str]:
     ]
 
 
-def test_a_machine_joins_with_two_pastes_and_comes_back_with_none(start_up: Any, tmp_path: Path) -> None:
-    up = start_up("--workers", "0", "--host", "0.0.0.0")
-    up.until_ready()
+def test_a_machine_joins_with_two_pastes_and_comes_back_with_none(up: RunningUp, tmp_path: Path) -> None:
     machine = tmp_path / "machine"
     began = time.monotonic()
     command, code = invited(up, "--approve", "--label", "rack=7", "--at", up.state()["url"])
@@ -95,9 +118,7 @@ def test_a_machine_joins_with_two_pastes_and_comes_back_with_none(start_up: Any,
         assert worker.stop(signal.SIGTERM) == 0
 
 
-def test_a_removed_machine_joins_again_with_another_code(start_up: Any, tmp_path: Path) -> None:
-    up = start_up("--workers", "0")
-    up.until_ready()
+def test_a_removed_machine_joins_again_with_another_code(up: RunningUp, tmp_path: Path) -> None:
     machine = tmp_path / "machine"
     machine.mkdir()
     at = ["--approve", "--at", up.state()["url"]]
@@ -120,11 +141,10 @@ def test_a_removed_machine_joins_again_with_another_code(start_up: Any, tmp_path
         assert worker.stop(signal.SIGTERM) == 0
 
 
-def test_a_used_code_is_refused_with_its_reason(start_up: Any, tmp_path: Path) -> None:
-    up = start_up("--workers", "0")
-    up.until_ready()
+def test_a_used_code_is_refused_with_its_reason(up: RunningUp, tmp_path: Path) -> None:
     command, code = invited(up, "--at", up.state()["url"])
-    assert up.api("DELETE", f"/api/v1/invitations/{up.api('GET', '/api/v1/invitations').json()[0]['id']}").status == 204
+    [invitation] = invitations(up)
+    assert up.api("DELETE", f"/api/v1/invitations/{invitation['id']}").status == 204
     machine = tmp_path / "machine"
     refused = run_corral(machine, *command, *place(machine), CORRAL_JOIN_CODE=code)
     assert refused.returncode == 77
@@ -177,9 +197,7 @@ def test_a_check_without_a_frontend_says_so(tmp_path: Path, url: str) -> None:
         assert (outcome.returncode, "needs a join code" in outcome.stderr) == (64, True)
 
 
-def test_the_guide_can_be_followed(start_up: Any, tmp_path: Path) -> None:
-    up = start_up("--workers", "0")
-    up.until_ready()
+def test_the_guide_can_be_followed(up: RunningUp, tmp_path: Path) -> None:
     machine = tmp_path / "machine"
     machine.mkdir()
     invite, check, *others = steps_of(ROOT / "docs" / "guides" / "add-a-machine.md")

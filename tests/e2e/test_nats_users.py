@@ -3,7 +3,7 @@
 import asyncio
 import shutil
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 import pytest
+import pytest_asyncio
 
 from corral.base.ids import NodeId
 from corral.bus.authority import write_for_own_server
@@ -26,7 +27,9 @@ from tests.kit.ports import lasting_port
 from tests.kit.processes import FrontendProcess, WorkerProcess, ready_together
 from tests.kit.waiting import eventually
 
-pytestmark = pytest.mark.parametrize("dialect", ["sqlite", "postgres"])
+DIALECTS = ["sqlite", "postgres"]
+shares_a_fleet = pytest.mark.asyncio(loop_scope="module")
+"""For tests that leave its processes running."""
 
 
 @dataclass
@@ -51,21 +54,43 @@ class Fleet:
         return dict(msgspec.json.decode(answer.body))
 
 
-@pytest.fixture
-async def fleet(tmp_path: Path, database_source: DatabaseSource, dialect: str) -> AsyncIterator[Fleet]:
+@asynccontextmanager
+async def running_fleet(folder: Path, databases: DatabaseSource, dialect: str) -> AsyncIterator[Fleet]:
     async with AsyncExitStack() as stack:
-        write_for_own_server(tmp_path / "nats")
-        nats = await stack.enter_async_context(NatsServer(tmp_path / "nats", port=lasting_port()))
+        write_for_own_server(folder / "nats")
+        nats = await stack.enter_async_context(NatsServer(folder / "nats", port=lasting_port()))
         session = await stack.enter_async_context(open_session())
-        settings = {"CORRAL_DATA": str(tmp_path / "frontend"), **nats.frontend_environment}
+        settings = {"CORRAL_DATA": str(folder / "frontend"), **nats.frontend_environment}
         if dialect == "postgres":
-            settings["CORRAL_DATABASE"] = await stack.enter_async_context(database_source.blank_url("postgres"))
+            settings["CORRAL_DATABASE"] = await stack.enter_async_context(databases.blank_url("postgres"))
         frontend = await stack.enter_async_context(FrontendProcess("frontend", session, settings))
         token = await ready_together([frontend])
-        yield Fleet(frontend=frontend, token=token, nats=nats, folder=tmp_path)
+        yield Fleet(frontend=frontend, token=token, nats=nats, folder=folder)
 
 
-async def test_a_worker_that_knows_nothing_of_nats_is_asked_there_once_it_is_approved(fleet: Fleet) -> None:
+@pytest_asyncio.fixture(scope="module", loop_scope="module", params=DIALECTS)
+async def lasting_fleet(
+    request: pytest.FixtureRequest, module_folder: Path, database_source: DatabaseSource
+) -> AsyncIterator[Fleet]:
+    folder = module_folder / request.param
+    folder.mkdir()
+    async with running_fleet(folder, database_source, request.param) as fleet:
+        yield fleet
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def shared(lasting_fleet: Fleet) -> AsyncIterator[Fleet]:
+    """A fleet without nodes; what a test leaves of them is removed."""
+    frontend = lasting_fleet.frontend
+    assert await frontend.nodes() == {}
+    yield lasting_fleet
+    for node in await frontend.nodes():
+        assert (await frontend.call("DELETE", f"/api/v1/nodes/{node}")).status in (200, 204)
+
+
+@shares_a_fleet
+async def test_a_worker_that_knows_nothing_of_nats_is_asked_there_once_it_is_approved(shared: Fleet) -> None:
+    fleet = shared
     async with fleet.worker("w1"):
         (node,) = await eventually(fleet.frontend.nodes, "the worker to register")
         detail = await fleet.frontend.node(node)
@@ -74,8 +99,10 @@ async def test_a_worker_that_knows_nothing_of_nats_is_asked_there_once_it_is_app
         await eventually(lambda: _answers(fleet.frontend, node), "the worker to answer on NATS")
 
 
-async def test_a_removed_node_is_off_nats_within_a_second_and_does_not_come_back(fleet: Fleet) -> None:
+@shares_a_fleet
+async def test_a_removed_node_is_off_nats_within_a_second_and_does_not_come_back(shared: Fleet) -> None:
     """With the user that its worker had, as a thief would go on with it."""
+    fleet = shared
     node = NodeId((await fleet.register("stolen"))["id"])
     await fleet.frontend.approve(node)
     user = await fleet.register("stolen")
@@ -105,8 +132,16 @@ async def test_a_removed_node_is_off_nats_within_a_second_and_does_not_come_back
     assert heard == []
 
 
-async def test_a_new_account_ends_all_users_of_the_old_one_and_nodes_come_back_by_themselves(fleet: Fleet) -> None:
+@pytest.mark.parametrize("dialect", DIALECTS)
+async def test_a_new_account_ends_all_users_of_the_old_one_and_nodes_come_back_by_themselves(
+    tmp_path: Path, database_source: DatabaseSource, dialect: str
+) -> None:
     """As the guide to lost keys has it: the files of the keys are deleted, server and frontends start again."""
+    async with running_fleet(tmp_path, database_source, dialect) as fleet:
+        await _renew_account(fleet)
+
+
+async def _renew_account(fleet: Fleet) -> None:
     frontend, folder, thief = fleet.frontend, fleet.folder / "nats", NodeId((await fleet.register("stolen"))["id"])
     await frontend.approve(thief)
     user = await fleet.register("stolen")

@@ -4,7 +4,8 @@ import json
 import os
 import re
 import shutil
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +14,19 @@ import pytest
 from corral.base.tasks import running
 from corral.worker.files.uploads import BATCH
 from tests.kit.models import chat_model, write_model
+from tests.kit.ports import lasting_port
+from tests.kit.relay import Relay
 from tests.kit.serving import MODEL, ServingFleet, serving_fleet
 from tests.kit.waiting import eventually
 
-SIZE = 2_000_000_000
-"""Of a file without content: large enough that a kill comes in the middle."""
-IN_FLIGHT = 2 * BATCH + sum(
+SOCKET_BUFFERS = sum(
     int(Path(f"/proc/sys/net/ipv4/{name}").read_text().split()[-1]) for name in ("tcp_rmem", "tcp_wmem")
 )
-"""What the worker had received and not written, and what the kernel lets two sockets hold."""
+"""What the kernel lets the two sockets of a connection hold."""
+IN_FLIGHT = 2 * BATCH + 2 * SOCKET_BUFFERS
+"""What the worker had received and not written, and what was in the connections to the wire and behind it."""
+SIZE = 4 * IN_FLIGHT
+"""Of a file without content: so large that half of it, sent once more, would be noticed."""
 _SENT = re.compile(r"model files sent.*?bytes\W+(\d+)")
 
 
@@ -75,21 +80,36 @@ def heavy(tmp_path: Path) -> str:
     return "heavy"
 
 
-async def until_half(fleet: ServingFleet, model: str) -> None:
-    async def is_half() -> bool:
-        return received(fleet, "w1", model) > 100_000_000
+@asynccontextmanager
+async def fleet_behind_a_wire(folder: Path) -> AsyncIterator[tuple[ServingFleet, Relay]]:
+    """One worker, and a wire to its file server."""
+    port = lasting_port()
+    async with Relay(port) as wire:
+        addresses = {
+            "CORRAL_HTTP_ADDRESS": f"127.0.0.1:{port}",
+            "CORRAL_ADVERTISE_HTTP_ADDRESS": f"127.0.0.1:{wire.port}",
+        }
+        async with serving_fleet(
+            folder, own_models=True, names=["w1"], beat_seconds=2, worker_settings=addresses
+        ) as fleet:
+            yield fleet, wire
 
+
+async def until_half(fleet: ServingFleet, wire: Relay, model: str) -> None:
+    """Wait until about half of the model's file is there, and no more gets through."""
+    wire.freeze_after(SIZE // 2)
     # Asked again and again: a gateway that has not heard of the model yet refuses the first question.
     asking = eventually(lambda: is_answered(fleet, model), "an answer", seconds=120)
     async with running(asking, name="question"):
-        await eventually(is_half, "a part of the file", seconds=60, longest_pause=0.005)
+        await wire.until_frozen()
 
 
 async def test_a_worker_that_is_killed_meanwhile_gets_the_rest(tmp_path: Path, heavy: str) -> None:
-    async with serving_fleet(tmp_path, own_models=True, names=["w1"], beat_seconds=2) as fleet:
-        await until_half(fleet, heavy)
+    async with fleet_behind_a_wire(tmp_path) as (fleet, wire):
+        await until_half(fleet, wire, heavy)
         await fleet.workers["w1"].kill()
         assert received(fleet, "w1", heavy) < SIZE
+        wire.thaw()
         fleet.workers["w1"].start()
         await eventually(lambda: is_answered(fleet, heavy), "an answer", seconds=120)
 
@@ -98,11 +118,12 @@ async def test_a_worker_that_is_killed_meanwhile_gets_the_rest(tmp_path: Path, h
 
 
 async def test_what_a_killed_frontend_had_sent_is_not_sent_again(tmp_path: Path, heavy: str) -> None:
-    async with serving_fleet(tmp_path, own_models=True, names=["w1"], beat_seconds=2) as fleet:
-        await until_half(fleet, heavy)
+    async with fleet_behind_a_wire(tmp_path) as (fleet, wire):
+        await until_half(fleet, wire, heavy)
         await fleet.control.kill()
         before = received(fleet, "w1", heavy)
-        assert before < SIZE
+        assert IN_FLIGHT < before < SIZE
+        wire.thaw()
         fleet.control.start()
         await fleet.control.until_ready()
         await eventually(lambda: is_answered(fleet, heavy), "an answer", seconds=120)

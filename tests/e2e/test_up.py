@@ -244,7 +244,7 @@ def test_a_healthy_start_prints_exactly_what_the_readme_shows(tmp_path: Path) ->
 
 
 def test_a_real_problem_reaches_the_terminal(start_up: Any) -> None:
-    up = start_up(CORRAL_VERBOSE="false")
+    up = start_up("--workers", "0", CORRAL_VERBOSE="false")
     pids = up.until_ready()["pids"]
     os.kill(pids["control"], signal.SIGKILL)
     wait_until(lambda: "frontend  warning: child died" in up.output, "the warning")

@@ -1,6 +1,7 @@
-"""Clients of a fleet: one question and what became of it, or several clients that ask without a pause."""
+"""Clients of a fleet: one question and what became of it, or several clients that ask at a steady pace."""
 
 import asyncio
+import contextlib
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -16,8 +17,9 @@ from corral.base.tasks import task_group
 _DONE: Final = b"data: [DONE]"
 _EVENT: Final = b"data: "
 ANSWER_TIMEOUT_SECONDS: Final = 60.0
-_PAUSE_SECONDS: Final = 0.1
-"""After an answer that was none: a client that asks again at once would only count its own speed."""
+_BEAT_SECONDS: Final = 0.5
+"""All clients ask at each beat, together. Clients that ask again at once would take the machine from the processes that
+they are to watch, and count nothing but their own speed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,34 +105,52 @@ class StreamRequest:
 
 @dataclass(slots=True)
 class Load:
-    """Clients that ask one after another until the end."""
+    """Clients that ask at each beat until the end; whoever has no answer yet misses beats."""
 
     answers: list[StreamOutcome] = field(default_factory=list)
-    _answered: asyncio.Condition = field(default_factory=asyncio.Condition)
-    _ending: bool = False
+    _began: float = field(default_factory=time.monotonic)
+    _under_way: int = 0
+    _changed: asyncio.Condition = field(default_factory=asyncio.Condition)
+    _ending: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def client(self, question: StreamRequest) -> None:
-        while not self._ending:
+        while not self._ending.is_set():
+            await self._count(+1)
             self.answers.append(await question.ask())
-            async with self._answered:
-                self._answered.notify_all()
-            if not self.answers[-1].is_served:
-                await asyncio.sleep(_PAUSE_SECONDS)
+            await self._count(-1)
+            await self._until_next_beat()
 
     def end(self) -> None:
         """Ask nothing more; answers under way still come."""
-        self._ending = True
+        self._ending.set()
 
     async def until_answered(self, count: int) -> None:
         """Wait until so many answers have come, of any kind."""
-        async with asyncio.timeout(ANSWER_TIMEOUT_SECONDS), self._answered:
-            await self._answered.wait_for(lambda: len(self.answers) >= count)
+        await self._until(lambda: len(self.answers) >= count)
+
+    async def until_under_way(self, count: int) -> None:
+        """Wait until so many questions are being answered at once."""
+        await self._until(lambda: self._under_way >= count)
 
     async def until_served(self, *, since: float) -> StreamOutcome:
         """The first whole answer that ended after this moment."""
-        async with asyncio.timeout(ANSWER_TIMEOUT_SECONDS), self._answered:
-            await self._answered.wait_for(lambda: bool(self._served_after(since)))
+        await self._until(lambda: bool(self._served_after(since)))
         return min(self._served_after(since), key=lambda answer: answer.ended)
+
+    async def _count(self, change: int) -> None:
+        async with self._changed:
+            self._under_way += change
+            self._changed.notify_all()
+
+    async def _until_next_beat(self) -> None:
+        past = (time.monotonic() - self._began) % _BEAT_SECONDS
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_BEAT_SECONDS - past):
+                await self._ending.wait()
+
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(ANSWER_TIMEOUT_SECONDS), self._changed:
+            await self._changed.wait_for(condition)
 
     def _served_after(self, moment: float) -> list[StreamOutcome]:
         return [answer for answer in self.answers if answer.is_served and answer.ended > moment]
@@ -138,7 +158,7 @@ class Load:
 
 @asynccontextmanager
 async def under_load(question: StreamRequest, *, clients: int) -> AsyncIterator[Load]:
-    """So many clients ask while the block runs; afterwards all answers are there."""
+    """So many clients ask at each beat while the block runs; afterwards all answers are there."""
     load = Load()
     async with task_group() as group:
         for number in range(clients):

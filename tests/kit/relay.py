@@ -2,10 +2,12 @@
 
 import asyncio
 import contextlib
+import math
 from typing import Final, Self
 
 from corral.base.tasks import task_group
 from tests.kit.ports import lasting_port
+from tests.kit.waiting import within_timeout
 
 _LOOPBACK: Final = "127.0.0.1"
 _CHUNK: Final = 65536
@@ -24,6 +26,8 @@ class Relay:
         self._serving: set[asyncio.Task[None]] = set()
         self._ending = b""
         self._freezing = b""
+        self._most = math.inf
+        self._is_frozen = asyncio.Event()
         self.passed = bytearray()
         """All bytes of both directions, for tests that look at what passes."""
 
@@ -58,13 +62,22 @@ class Relay:
     def freeze(self) -> None:
         """Drop all data without closing connections, like a network that loses packets."""
         self._flowing.clear()
+        self._is_frozen.set()
 
     def freeze_before(self, word: bytes) -> None:
         """Freeze as soon as a client sends this, which is held back with all that follows."""
         self._freezing = word
 
+    def freeze_after(self, count: int) -> None:
+        """Freeze as soon as so many bytes have passed, of both directions and since the beginning."""
+        self._most = count
+
+    async def until_frozen(self) -> None:
+        await within_timeout(self._is_frozen.wait(), lambda: f"a frozen wire; {len(self.passed)} bytes have passed")
+
     def thaw(self) -> None:
         """Let the data pass that was held back."""
+        self._is_frozen.clear()
         self._flowing.set()
 
     async def _listen(self) -> None:
@@ -101,6 +114,9 @@ class Relay:
             while data := await reader.read(_CHUNK):
                 if self._freezing and self._freezing in data:
                     self._freezing = b""
+                    self.freeze()
+                if len(self.passed) >= self._most:
+                    self._most = math.inf
                     self.freeze()
                 await self._flowing.wait()
                 self.passed += data

@@ -147,12 +147,16 @@ class AttackedFleet:
             return all(nodes.get(name, {}).get("status") == "healthy" for name in names)
 
         def answer() -> bool:
-            ids = [self.victim(name) for name in names]
+            nodes = self.nodes()
+            if not set(names) <= nodes.keys():
+                return False
+            ids = [nodes[name]["id"] for name in names]
             return all(self.admin("GET", f"/api/nodes/{id}/backends").status == 200 for id in ids)
 
-        wait_until(are_healthy, f"{', '.join(names)} to be healthy", seconds=120)
-        # A worker gets its NATS user with the heartbeat after its approval.
+        # A worker gets its NATS user with the heartbeat after its approval. Who asked before that made it unhealthy, as
+        # it did not respond, and it is healthy again with the heartbeat after that: so this is looked at last.
         wait_until(answer, f"{', '.join(names)} to answer over NATS", seconds=120)
+        wait_until(are_healthy, f"{', '.join(names)} to be healthy", seconds=120)
 
 
 class NatsRefused(Exception):

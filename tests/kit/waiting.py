@@ -7,22 +7,23 @@ from datetime import timedelta
 from typing import Final, TypeVar
 
 T = TypeVar("T")
-_FIRST_PAUSE_SECONDS: Final = 0.02
 _LONGEST_PAUSE_SECONDS: Final = 0.1
 """Looking takes time of the very processes that are waited for."""
 
 
-def _pauses(longest: float = _LONGEST_PAUSE_SECONDS) -> Iterator[float]:
-    pause = min(_FIRST_PAUSE_SECONDS, longest)
+def _pauses(longest: float) -> Iterator[float]:
+    pause = longest / 5
     while True:
         yield pause
         pause = min(pause * 1.2, longest)
 
 
-def wait_until(condition: Callable[[], T], what: str, *, seconds: float = 60.0) -> T:
+def wait_until(
+    condition: Callable[[], T], what: str, *, seconds: float = 60.0, longest_pause: float = _LONGEST_PAUSE_SECONDS
+) -> T:
     """Look until the condition gives something true, and return that; AssertionError at the deadline."""
     deadline = time.monotonic() + seconds
-    for pause in _pauses():
+    for pause in _pauses(longest_pause):
         if is_so := condition():
             return is_so
         if time.monotonic() > deadline:

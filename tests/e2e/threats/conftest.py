@@ -19,12 +19,14 @@ from tests.kit.waiting import wait_until
 
 WORKERS = ("worker-1", "worker-2")
 WORKER_PORTS = 20
+PATIENCE = {"CORRAL_UNHEALTHY_AFTER": "100", "CORRAL_OFFLINE_AFTER": "200"}
+"""Heartbeats that a worker may miss: on a busy machine it is late, and tests read of its status what an attack did."""
 
 
 @contextmanager
 def embedded(folder: Path, run_up: Callable[..., AbstractContextManager[Any]]) -> Iterator[AttackedFleet]:
     """`corral up`: its own NATS server, and SQLite."""
-    with run_up(folder) as up:
+    with run_up(folder, **PATIENCE) as up:
         state = up.until_ready()
 
         def worker_pids() -> dict[str, int]:
@@ -57,6 +59,7 @@ def apart(folder: Path, start: Callable[..., AbstractContextManager[Any]], datab
     url = f"http://127.0.0.1:{port}"
     own = {"CORRAL_DATABASE": database, "CORRAL_REGISTRATION_TOKEN": token, "CORRAL_ADMIN_KEYS": key}
     own |= {"CORRAL_DATA": str(folder / "frontend"), "CORRAL_PORT": str(port), **nats.frontend_environment}
+    own |= PATIENCE
     with ExitStack() as stack:
         stack.enter_context(running_server(nats))
         frontend = stack.enter_context(start(folder, ["frontend"], **own))

@@ -69,3 +69,19 @@ async def test_what_is_said_into_a_frozen_wire_arrives_when_it_thaws(relay: Rela
 
     assert await answer == b"late"
     writer.close()
+
+
+async def test_it_freezes_once_so_many_bytes_have_passed(relay: Relay) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", relay.port)
+    relay.freeze_after(10)
+    await say(reader, writer, b"hello")  # and back
+    answer = asyncio.ensure_future(say(reader, writer, b"late"))
+
+    await relay.until_frozen()
+    assert not answer.done()
+    assert len(relay.passed) == 10
+    relay.thaw()
+
+    assert await answer == b"late"
+    assert await say(reader, writer, b"on") == b"on"
+    writer.close()
