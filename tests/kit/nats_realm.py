@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from corral.base.ids import NodeId
+from corral.bus.client import NatsBus
 from corral.bus.config import BusConfig
 from corral.bus.credentials import UserJwt, read_creds
 from corral.bus.minting import IssuedUser, Minter
@@ -42,7 +43,7 @@ class Realm:
             operator_seed=authority.operator_seed,
             system=read_creds(authority.system_creds.read_text()),
             account=authority.account,
-            config=BusConfig(url=self.url),
+            connect=lambda credentials: NatsBus(BusConfig(url=self.url), credentials=credentials),
         )
 
     def minter(self, lifetime: timedelta = timedelta(hours=1)) -> Minter:

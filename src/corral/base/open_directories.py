@@ -13,6 +13,7 @@ import posixpath
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Final, Self
 
@@ -203,11 +204,15 @@ class _WalkBelow(DirectoryWalk):
 
     def __init__(self, root: int, base: Path, *, make_mode: int | None) -> None:
         super().__init__(root, make_mode=make_mode)
-        self._real_base = os.path.realpath(base)
-        self._roots = (str(base), self._real_base)
+        self._base = base
+
+    @cached_property
+    def _real_base(self) -> str:
+        """The base without links. Only links need it, and finding it asks for the status of each directory above."""
+        return os.path.realpath(self._base)
 
     def _from_root(self, target: str) -> str:
-        for root in self._roots:
+        for root in (str(self._base), self._real_base):
             if target == root or target.startswith(f"{root}/"):
                 return target[len(root) :]
         raise PathEscapes(f"a link leads out of {self._real_base}")

@@ -13,6 +13,7 @@ import os
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
 
@@ -193,9 +194,16 @@ class Declared:
     content: Setting | Inner
 
 
-def settings_of(group: type[Group]) -> Iterator[Setting]:
+@cache
+def declared_in(group: type[Group]) -> tuple[Declared, ...]:
+    """The fields of a section that settings fill. Kept: every process asks for those of each section many times."""
+    return tuple(declarations(group, group.section))
+
+
+@cache
+def settings_of(group: type[Group]) -> tuple[Setting, ...]:
     """Every setting of a section, in the order of declaration."""
-    yield from _flat(declarations(group, group.section))
+    return tuple(_flat(declared_in(group)))
 
 
 def _flat(declared: Iterable[Declared]) -> Iterator[Setting]:

@@ -1,4 +1,7 @@
-"""Private keys for certificates that somebody else signs. Apart from `tls.py`, because the library takes memory."""
+"""Private keys for certificates that somebody else signs, and public keys of certificates. Apart from `tls.py`, because
+the library takes memory."""
+
+import hashlib
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -20,3 +23,10 @@ class PrivateKey:
         return self._key.private_bytes(
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         ).decode()
+
+
+def public_key_hash(pem: bytes) -> str:
+    """Return the SHA-256 of the public key of a certificate in PEM form. ValueError when it cannot be read."""
+    key = x509.load_pem_x509_certificate(pem).public_key()
+    encoded = key.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
+    return hashlib.sha256(encoded).hexdigest()

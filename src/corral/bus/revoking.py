@@ -7,14 +7,15 @@ server then closes the connections of these users, and refuses new ones. Only co
 import json
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from corral.base.errors import BusTimeout, BusUnavailable, InvalidInput, NoResponders
 from corral.base.unreadable_json import UNREADABLE_JSON
-from corral.bus.client import NatsBus
-from corral.bus.config import BusConfig
-from corral.bus.credentials import UserJwt
+from corral.bus.credentials import CredentialsProvider, UserJwt
 from corral.bus.nkey_claims import ClaimsKey, read_claims
+
+if TYPE_CHECKING:
+    from corral.bus.client import NatsBus
 
 _WITHIN: Final = timedelta(seconds=5)
 _ROUNDS: Final = 5
@@ -23,6 +24,10 @@ _ROUNDS: Final = 5
 
 ReadRevocations = Callable[[], Awaitable[tuple[Mapping[str, datetime], Collection[str]]]]
 """Returns the public keys of revoked users with their expiry, and of those that expired."""
+
+
+ConnectBus = Callable[[CredentialsProvider], "NatsBus"]
+"""Makes a bus for a user of the system account. Passed in, so that who only checks seeds imports no NATS client."""
 
 
 class RevocationFailed(BusUnavailable):
@@ -51,11 +56,11 @@ def with_revocations(
 class Revoker:
     """Writes revocations into the claims of one account. Raises InvalidInput for a seed of no operator."""
 
-    def __init__(self, *, operator_seed: str, system: UserJwt, account: str, config: BusConfig) -> None:
+    def __init__(self, *, operator_seed: str, system: UserJwt, account: str, connect: ConnectBus) -> None:
         self._operator = ClaimsKey(operator_seed, "operator")
         self._system = system
         self._account = account
-        self._config = config
+        self._connect = connect
 
     async def apply(self, read: ReadRevocations, *, now: datetime) -> None:
         """Return when the server has all users revoked that `read` returns. RevocationFailed says why it has not.
@@ -64,8 +69,7 @@ class Revoker:
         looked up, and that frontend may have looked before. A frontend stores a revocation before it updates the
         server.
         """
-        bus = NatsBus(self._config, name="corral-revocations", credentials=self._provide)
-        async with bus:
+        async with self._connect(self._provide) as bus:
             for _ in range(_ROUNDS):
                 revoked, ended = await read()
                 claims = _account_claims(await self._ask(bus, "LOOKUP", b""))
@@ -78,7 +82,7 @@ class Revoker:
     async def _provide(self) -> UserJwt:
         return self._system
 
-    async def _ask(self, bus: NatsBus, action: str, data: bytes) -> bytes:
+    async def _ask(self, bus: "NatsBus", action: str, data: bytes) -> bytes:
         subject = f"$SYS.REQ.ACCOUNT.{self._account}.CLAIMS.{action}"
         try:
             return await bus.request(subject, data, timeout=_WITHIN)

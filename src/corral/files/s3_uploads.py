@@ -230,14 +230,18 @@ class S3Uploads:
             try:
                 async with asyncio.timeout(self._stall) as limit:
 
+                    async def piece(offset: int, size: int) -> bytes:
+                        content = await reading.of(lambda: file.read(offset, size))
+                        file.sends(number, size)
+                        limit.reschedule(loop.time() + self._stall)
+                        return content
+
                     async def pieces() -> AsyncIterator[bytes]:
                         for offset in range(begin, begin + length, _MEGABYTE):
-                            size = min(_MEGABYTE, begin + length - offset)
-                            yield await reading.of(lambda: file.read(offset, size))  # noqa: B023 - awaited at once
-                            file.sends(number, size)
-                            limit.reschedule(loop.time() + self._stall)
+                            yield await piece(offset, min(_MEGABYTE, begin + length - offset))
 
-                    body = pieces() if length else b""
+                    # One piece goes out with the head; several are read while those before them are sent.
+                    body = pieces() if length > _MEGABYTE else await piece(begin, length) if length else b""
                     answer = await self._requests.ask(
                         "PUT", key, query, headers=headers, body=body, length=length, tolerated=_GONE
                     )

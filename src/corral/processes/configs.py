@@ -8,6 +8,7 @@ import ssl
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -16,7 +17,9 @@ from corral.processes.settings import backend_environment
 from corral.processes.settings_sources import SettingSources, resolve
 
 if TYPE_CHECKING:
+    from corral.bus.client import NatsBus
     from corral.bus.config import BusConfig
+    from corral.bus.credentials import CredentialsProvider
     from corral.files.storage import StorageConfig
     from corral.frontend.config import ControlConfig
     from corral.galleries.config import GalleriesConfig
@@ -65,11 +68,21 @@ def _with_nats_users(settings: "ControlConfig") -> "ControlConfig":
         raise SettingInvalid("nats_system_creds", problem) from None
     try:
         revoker = Revoker(
-            operator_seed=settings.nats_operator_seed, system=system, account=minter.account, config=settings.bus
+            operator_seed=settings.nats_operator_seed,
+            system=system,
+            account=minter.account,
+            connect=partial(_revoking_bus, settings.bus),
         )
     except InvalidInput as error:
         raise SettingInvalid("nats_operator_seed", error.problem) from None
     return replace(settings, minter=minter, revoker=revoker)
+
+
+def _revoking_bus(config: "BusConfig", credentials: "CredentialsProvider") -> "NatsBus":
+    """Make the bus over which NATS users are revoked. Imported here: the launcher never needs the NATS client."""
+    from corral.bus.client import NatsBus
+
+    return NatsBus(config, name="corral-revocations", credentials=credentials)
 
 
 def gateway_config(settings: "GatewayConfig", *, key: str = "") -> "GatewayConfig":

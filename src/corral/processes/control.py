@@ -185,7 +185,7 @@ async def _build_earlier_rooms(  # noqa: PLR0913 - each is a collaborator
     """Build the rooms that serving stands on, each from those before it."""
     record = await RecordRoom.build(foundation)
     fleet_key = await FleetKey.load(
-        foundation.secrets, [config.tls_cert, config.public_cert], at=foundation.clock.now()
+        foundation.secrets, [config.tls_cert, config.public_cert], _public_key_hash, at=foundation.clock.now()
     )
     nodes = await _build_nodes(config, foundation, record, credentials, fleet_key)
     await keeper.measure()
@@ -267,6 +267,13 @@ async def _build_nodes(
     token = credentials.registration_token
     tls = await _fleet_tls(config, foundation)
     return NodesRoom.build(foundation, record, settings, nodes, registration_token=token, fleet_key=fleet_key, tls=tls)
+
+
+def _public_key_hash(pem: bytes) -> str:
+    """Hash the public key of a certificate. The library of certificates is imported with the first one."""
+    from corral.base.tls_keys import public_key_hash
+
+    return public_key_hash(pem)
 
 
 async def _fleet_tls(config: ControlConfig, foundation: Foundation) -> FleetTls:

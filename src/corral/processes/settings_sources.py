@@ -20,7 +20,7 @@ from corral.base.settings import (
     Required,
     Setting,
     SettingsPart,
-    declarations,
+    declared_in,
     settings_of,
 )
 
@@ -74,7 +74,7 @@ def resolve(group: type[G], sources: SettingSources, *, without: frozenset[str] 
                 arguments[declaration.field] = values[content.name] = value
         return part(**arguments)
 
-    return fill(group, declarations(group, group.section))
+    return fill(group, declared_in(group))
 
 
 def _value(setting: Setting, sources: SettingSources, values: Mapping[str, object]) -> object:

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from corral.base.http_client import open_session
 from corral.base.private_files import held
+from corral.base.tls_keys import public_key_hash
 from corral.bus.config import BusConfig
 from corral.frontend.nodes.dialling import Dialling
 from corral.frontend.nodes.fleet_key import FleetKey
@@ -62,7 +63,7 @@ class CheckFrontend:
 
 @pytest.fixture
 async def frontend() -> AsyncIterator[CheckFrontend]:
-    peer = CheckFrontend(key=FleetKey(Ed25519PrivateKey.generate(), []))
+    peer = CheckFrontend(key=FleetKey(Ed25519PrivateKey.generate(), [], public_key_hash))
     app = web.Application()
     app.add_routes([web.get("/api/v1/fleet", peer.prove), web.post("/api/v1/join-checks", peer.check)])
     runner = web.AppRunner(app)

@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from corral.base.errors import PeerUnavailable
 from corral.base.http_client import open_session
+from corral.base.tls_keys import public_key_hash
 from corral.frontend.nodes.fleet_key import FleetKey
 from corral.wire.joining import FleetProof, proof_message
 from corral.wire.registration import RegisterRequest
@@ -74,7 +75,7 @@ async def client(peer: Peer, pin: str) -> AsyncIterator[tuple[FrontendClient, Pi
 
 
 def new_peer(*certificates: Path, **changes: object) -> Peer:
-    return Peer(key=FleetKey(Ed25519PrivateKey.generate(), certificates), **changes)  # type: ignore[arg-type]
+    return Peer(key=FleetKey(Ed25519PrivateKey.generate(), certificates, public_key_hash), **changes)  # type: ignore[arg-type]
 
 
 BODY = RegisterRequest(name="w", token=SECRET)

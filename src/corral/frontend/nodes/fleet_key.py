@@ -5,14 +5,12 @@ It signs nothing but proofs: a nonce of the caller, together with the certificat
 
 import asyncio
 import base64
-import hashlib
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Final, Self
 
-from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
@@ -27,11 +25,15 @@ FLEET_KEY: Final = "fleet-key"
 """The name of the secret."""
 REPLACED_FOR: Final = timedelta(hours=1)
 """How long the fleet vouches for a certificate after it was replaced."""
+KeyHash = Callable[[bytes], str]
+"""Hashes the public key of a certificate in PEM form; ValueError when it cannot be read. Passed in, so that a fleet
+without certificates does not import their library."""
 
 
 class FleetKey:
-    def __init__(self, key: Ed25519PrivateKey, certificates: Iterable[Path | None]) -> None:
+    def __init__(self, key: Ed25519PrivateKey, certificates: Iterable[Path | None], key_hash: KeyHash) -> None:
         self._key = key
+        self._key_hash = key_hash
         self._files = [file for file in certificates if file is not None]
         self._seen: dict[str, datetime] = {}
         """When each was last in a file. Renewed certificates join those before them for a while, since a gateway or a
@@ -41,11 +43,13 @@ class FleetKey:
         self._public = key.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
 
     @classmethod
-    async def load(cls, secrets: Secrets, certificates: Iterable[Path | None], *, at: datetime) -> Self:
+    async def load(
+        cls, secrets: Secrets, certificates: Iterable[Path | None], key_hash: KeyHash, *, at: datetime
+    ) -> Self:
         """All frontends of a fleet have the same one: of several that find none, one makes it."""
         made = Ed25519PrivateKey.generate().private_bytes_raw()
         stored = await secrets.put_if_absent(FLEET_KEY, base64.b64encode(made).decode(), at=at)
-        return cls(Ed25519PrivateKey.from_private_bytes(base64.b64decode(stored)), certificates)
+        return cls(Ed25519PrivateKey.from_private_bytes(base64.b64decode(stored)), certificates, key_hash)
 
     @property
     def pin(self) -> str:
@@ -65,15 +69,10 @@ class FleetKey:
     async def _certificates(self, now: datetime) -> list[str]:
         for file in self._files:
             try:
-                self._last[file] = _key_hash(await asyncio.to_thread(file.read_bytes))
+                self._last[file] = self._key_hash(await asyncio.to_thread(file.read_bytes))
             except (OSError, ValueError) as error:
                 extra = {"event": "fleet_key.no_certificate"}
                 log.warning("cannot read the certificate %s: %s", file, error, extra=extra)
         self._seen |= dict.fromkeys(self._last.values(), now)
         self._seen = {key: at for key, at in self._seen.items() if now - at <= REPLACED_FOR}
         return sorted(self._seen)
-
-
-def _key_hash(pem: bytes) -> str:
-    key = x509.load_pem_x509_certificate(pem).public_key()
-    return hashlib.sha256(key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)).hexdigest()

@@ -26,6 +26,9 @@ from corral.worker.files.refusals import FileRefused
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 _INVITED: Final = web.RequestKey("invited", bool)
 _TAKEN: Final = web.RequestKey("taken", bool)
+AT_ONCE: Final = 64 * 1024
+"""Bytes up to which a file is small: it is opened, written, hashed and renamed by one thread without a break, because
+handing it from thread to thread costs more than all of that."""
 _RANGE: Final = re.compile(r"bytes=(\d{0,19})-(\d{0,19})")
 
 
@@ -47,6 +50,13 @@ def invite(request: web.BaseRequest) -> None:
     if _asks_first(request) and request.transport is not None:
         request.transport.write(_CONTINUE)
         request[_INVITED] = True
+
+
+def arrived_body(request: web.BaseRequest, length: int) -> bytes | None:
+    """The whole body of a small file that came along with the head; None when it is larger, or still on its way."""
+    if length > AT_ONCE or request.content_length != length or not request.content.is_eof():
+        return None
+    return request.content.read_nowait()
 
 
 def mark_taken(request: web.BaseRequest, *, is_whole: bool) -> None:

@@ -14,6 +14,7 @@ import queue
 import re
 import threading
 from collections import OrderedDict
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -29,6 +30,9 @@ _MOST_REMEMBERED: Final = 4096
 _HEX: Final = re.compile(r"[0-9a-f]{64}")
 _SECOND_NS: Final = 10**9
 _END_SECONDS: Final = 1.0
+_FLUSHED_TOGETHER: Final = 64
+"""Files after which their directories are flushed: of a thousand small ones in one directory, it would else be flushed
+a thousand times."""
 
 FileIdentity = tuple[int, int, int, int]
 
@@ -175,14 +179,59 @@ class Settling:
             thread.join(_END_SECONDS)
 
     def _run(self) -> None:
-        while (received := self._waiting.get()) is not None:
-            directory, name = received.directory, received.name
+        is_ended = False
+        while not is_ended:
+            batch, is_ended = self._next_batch()
             try:
-                os.fsync(received.file)
-                os.fsync(directory)
-                if disk.is_still(directory, name, received.file) and look(directory, hash_name(name)):
-                    confirm(directory, name)
-            except OSError as error:
-                log.warning("cannot bring %s to disk: %s", name, error.strerror, extra={"event": "files.not_settled"})
+                self._flush(batch)
             finally:
-                received.close()
+                for received in batch:
+                    received.close()
+
+    def _next_batch(self) -> tuple[list[_Received], bool]:
+        """Wait for a file; return it with those that wait behind it, and whether the thread ends after them."""
+        batch: list[_Received] = []
+        received = self._waiting.get()
+        while received is not None:
+            batch.append(received)
+            if len(batch) == _FLUSHED_TOGETHER or self._waiting.empty():
+                return batch, False
+            received = self._waiting.get()
+        return batch, True
+
+    def _flush(self, batch: Sequence[_Received]) -> None:
+        """Bring files to disk, then their directories, each once however many of the files are in it."""
+        flushed = [received for received in batch if not self._is_closed and _flushed(received.file, received.name)]
+        directories = {_place(received.directory): received for received in flushed}
+        durable = {place for place, received in directories.items() if _flushed(received.directory, received.name)}
+        for received in flushed:
+            if _place(received.directory) in durable:
+                _confirm_received(received)
+
+
+def _flushed(descriptor: int, name: str) -> bool:
+    """Bring a file to disk, or the directory that names it; False when that failed."""
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        _log_unsettled(name, error)
+        return False
+    return True
+
+
+def _place(directory: int) -> tuple[int, int]:
+    status = os.fstat(directory)
+    return status.st_dev, status.st_ino
+
+
+def _confirm_received(received: _Received) -> None:
+    directory, name = received.directory, received.name
+    try:
+        if disk.is_still(directory, name, received.file) and look(directory, hash_name(name)):
+            confirm(directory, name)
+    except OSError as error:
+        _log_unsettled(name, error)
+
+
+def _log_unsettled(name: str, error: OSError) -> None:
+    log.warning("cannot bring %s to disk: %s", name, error.strerror, extra={"event": "files.not_settled"})

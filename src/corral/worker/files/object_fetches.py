@@ -5,6 +5,7 @@ behind what is there when somebody asks again. Nothing gets its name before its 
 """
 
 import asyncio
+import contextlib
 import logging
 import re
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from corral.files.sending import PeerDiskFull, WrongDigest
 from corral.files.storage import ObjectMissing, ObjectStorage, StorageUnavailable
 from corral.wire.files import BUSY, ContentRange, EnsureProgress, EnsureWish, LocalPathReply
 from corral.worker.files import disk
+from corral.worker.files.bodies import AT_ONCE
 from corral.worker.files.receiving import RangedUpload, Upload, WholeUpload
 from corral.worker.files.refusals import FileRefused
 from corral.worker.files.store import FileStore
@@ -91,12 +93,30 @@ class ObjectFetches:
             stored = await self._storage.look(key)
             if stored.size != wish.size:
                 raise WrongDigest(f"the object {key} has {stored.size} bytes instead of {wish.size}")
+            if wish.size <= AT_ONCE and not begun:
+                return await self._fetch_at_once(key, wish, fetch)
             async with self._threads.opened(lambda: _opened(store, wish, begun)) as target:
                 upload = target.upload
                 if isinstance(upload, Path):
                     return upload
                 await self._pull(key, upload, wish, fetch)
                 return await self._threads.run(lambda: upload.finish(wish.digest))
+
+    async def _fetch_at_once(self, key: str, wish: EnsureWish, fetch: _Fetch) -> Path:
+        """Read a small object, and have one thread do all that is to do on the disk."""
+        content = bytearray()
+        try:
+            if wish.size:
+                async for piece in self._storage.read(key, 0):
+                    content += piece
+                    fetch.present = len(content)
+                    if len(content) > wish.size:
+                        raise _wrong_length(key, len(content), wish)
+        finally:  # what came before a failure stays
+            path = await self._threads.run(lambda: _received(self._store, wish, bytes(content)))
+        if path is None:
+            raise _wrong_length(key, len(content), wish)
+        return path
 
     async def _pull(self, key: str, upload: Upload, wish: EnsureWish, fetch: _Fetch) -> None:
         """Append what the file lacks. What came before a failure stays."""
@@ -110,7 +130,7 @@ class ObjectFetches:
         finally:
             await writer.flush()
         if upload.size != wish.size:
-            raise StorageUnavailable(f"{key} ended after {upload.size} of {wish.size} bytes")
+            raise _wrong_length(key, upload.size, wish)
 
 
 def _check(wish: EnsureWish) -> None:
@@ -127,6 +147,21 @@ def _opened(store: FileStore, wish: EnsureWish, begun: int) -> _Target:
         return _Target(WholeUpload.open(store, wish.place, length=0))
     span = ContentRange(begun, wish.size - 1, wish.size)
     return _Target(RangedUpload.open(store, wish.place, span, wish.digest))
+
+
+def _received(store: FileStore, wish: EnsureWish, content: bytes) -> Path | None:
+    """Put a file in its place; None when bytes of it are missing, and what is there waits for them. Blocks."""
+    with contextlib.closing(_opened(store, wish, 0)) as target:
+        upload = target.upload
+        if isinstance(upload, Path):
+            return upload
+        upload.write([content])
+        upload.hash([content])
+        return upload.finish(wish.digest) if upload.size == wish.size else None
+
+
+def _wrong_length(key: str, size: int, wish: EnsureWish) -> StorageUnavailable:
+    return StorageUnavailable(f"{key} ended after {size} of {wish.size} bytes")
 
 
 def _reply(task: "asyncio.Task[Path]") -> LocalPathReply:

@@ -2,6 +2,7 @@
 memory, however large the file is."""
 
 import asyncio
+import contextlib
 import functools
 import threading
 from pathlib import Path
@@ -11,7 +12,7 @@ from aiohttp import web
 
 from corral.wire.files import ContentRange, is_pending
 from corral.worker.files import refusals
-from corral.worker.files.bodies import SHORTEST, BodyTransfer, invite, mark_taken, take_over
+from corral.worker.files.bodies import SHORTEST, BodyTransfer, arrived_body, invite, mark_taken, take_over
 from corral.worker.files.receiving import RangedUpload, Upload, WholeUpload
 from corral.worker.files.store import FileStore
 from corral.worker.files.threads import Threads, finished
@@ -49,6 +50,8 @@ class Uploads:
             return await self._threads.run(lambda: upload.finish(digest))
 
     async def _receive_range(self, request: web.BaseRequest, key: str, span: ContentRange, digest: str) -> Path | int:
+        if (body := arrived_body(request, span.length)) is not None:
+            return await self._threads.run(lambda: receive_at_once(self._store, key, span, digest, body))
         async with self._threads.opened(lambda: _Opened(self._store, key, span, digest)) as opened:
             upload = opened.upload
             if isinstance(upload, Path):
@@ -116,6 +119,18 @@ class Uploads:
                 return await request.content.readany()
         except (web.RequestPayloadError, ConnectionError, TimeoutError) as error:
             raise refusals.FileRefused(500, f"reading body: {str(error) or type(error).__name__}") from error
+
+
+def receive_at_once(store: FileStore, key: str, span: ContentRange, digest: str, body: bytes) -> Path | int:
+    """Receive a range of which all bytes are here. Return the path of the finished file, or how many bytes of it have
+    been received so far. Blocks."""
+    with contextlib.closing(_Opened(store, key, span, digest)) as opened:
+        upload = opened.upload
+        if isinstance(upload, Path):
+            return upload
+        upload.write([body])
+        upload.hash([body])
+        return upload.size if upload.size < span.total else upload.finish(upload.expected(digest))
 
 
 class UploadWriter:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from corral.base.tls_keys import public_key_hash
 from corral.frontend.nodes.fleet_key import FleetKey
 from tests.kit.certificates import Authority
 
@@ -13,7 +14,7 @@ async def test_a_replaced_certificate_is_vouched_for_during_an_hour(tmp_path: Pa
     now, file = datetime(2026, 11, 17, tzinfo=UTC), tmp_path / "shown.pem"
     authority = Authority(tmp_path / "authority")
     old, new = (authority.issue(name)[0].read_bytes() for name in ("old", "new"))
-    fleet = FleetKey(Ed25519PrivateKey.generate(), [file])
+    fleet = FleetKey(Ed25519PrivateKey.generate(), [file], public_key_hash)
 
     async def vouched(minutes: int) -> list[str]:
         return list((await fleet.prove("n" * 32, at=now + timedelta(minutes=minutes))).certificates)

@@ -3,12 +3,14 @@
 import asyncio
 import json
 import os
+from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
 
 import pytest
 
-from tests.kit.file_worker import FileWorker, open_file_worker
+from corral.worker.files.threads import Threads
+from tests.kit.file_worker import TOKEN, FileWorker, open_file_worker
 
 BIG = bytes(range(256)) * 4096
 PART = {"Content-Range": "bytes 0-4/10", "X-Content-SHA256": "ab" * 32}
@@ -38,6 +40,28 @@ async def test_a_file_comes_back_as_it_was_sent(worker: FileWorker, size: int) -
     assert ("Content-Length" in answer.headers) == (size < 512)
     head = await worker.ask("HEAD", "/v1/files/models/f")
     assert head.headers["X-Content-SHA256"] == sha256(BIG[:size]).hexdigest()
+
+
+async def test_a_small_file_that_comes_with_its_head_is_handed_to_one_thread_once(
+    worker: FileWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Handing a file from thread to thread costs more than writing a small one."""
+    begun: list[object] = []
+    begin = Threads.begin
+
+    def counted(threads: Threads, work: Callable[[], object]) -> "asyncio.Future[object]":
+        begun.append(work)
+        return begin(threads, work)
+
+    monkeypatch.setattr(Threads, "begin", counted)
+    reader, writer = await worker.connect()
+    head = ["PUT /v1/files/models/f HTTP/1.1", "Host: w", f"Authorization: Bearer {TOKEN}", "Content-Length: 5"]
+    head += ["Content-Range: bytes 0-4/5", f"X-Content-SHA256: {sha256(b'12345').hexdigest()}"]
+    writer.write(("\r\n".join(head) + "\r\n\r\n12345").encode())
+
+    assert (await reader.readline()).startswith(b"HTTP/1.1 200")
+    writer.close()
+    assert ((worker.models / "f").read_bytes(), len(begun)) == (b"12345", 1)
 
 
 async def test_an_unfinished_file_is_served_and_listed_as_far_as_it_goes(worker: FileWorker) -> None:

@@ -1,7 +1,10 @@
 """Hashes beside files: when they count, and when a file is read again."""
 
+import errno
 import hashlib
 import os
+import stat
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -98,6 +101,62 @@ def test_a_received_file_counts_only_once_it_is_safe_on_disk(folder: int, tmp_pa
     settling.close()
 
     assert Hashes().known(folder, "f") == DIGEST
+
+
+def settle(settling: Settling, directory: int, path: Path) -> None:
+    """Announce a file and queue it, as an upload does."""
+    Hashes().announce(directory, path.name, DIGEST, path.stat())
+    with path.open("rb") as file:
+        settling.add(directory, path.name, file.fileno())
+
+
+class Flushes:
+    """Flushes to disk. The first waits until all files are queued, and that of one file fails."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, failing: Path | None = None) -> None:
+        self.queued = threading.Event()
+        self.directories = 0
+        self._failing = failing
+        self._fsync = os.fsync
+        monkeypatch.setattr(module.os, "fsync", self._flush)
+
+    def _flush(self, descriptor: int) -> None:
+        self.queued.wait()
+        status = os.fstat(descriptor)
+        self.directories += stat.S_ISDIR(status.st_mode)
+        if self._failing is not None and os.path.samestat(status, self._failing.stat()):
+            raise OSError(errno.EIO, "broken")
+        self._fsync(descriptor)
+
+
+def test_a_directory_is_flushed_once_for_all_files_that_wait(
+    folder: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"f{number}" for number in range(20)]
+    flushes, settling = Flushes(monkeypatch), Settling()
+    for name in names:
+        (tmp_path / name).write_bytes(DATA)
+        settle(settling, folder, tmp_path / name)
+    flushes.queued.set()
+    settling.finish()
+    settling.close()
+
+    assert {Hashes().known(folder, name) for name in names} == {DIGEST}
+    assert flushes.directories <= 2, "the first file may have been flushed before the others came"
+
+
+def test_a_file_that_cannot_be_flushed_holds_up_no_other(
+    folder: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "broken").write_bytes(DATA)
+    flushes, settling = Flushes(monkeypatch, failing=tmp_path / "broken"), Settling()
+    settle(settling, folder, tmp_path / "broken")
+    settle(settling, folder, tmp_path / "f")
+    flushes.queued.set()
+    settling.finish()
+    settling.close()
+
+    assert (Hashes().known(folder, "broken"), Hashes().known(folder, "f")) == ("", DIGEST)
 
 
 def test_hashing_ends_when_the_worker_does(folder: int) -> None:
