@@ -142,6 +142,19 @@ async def test_behind_a_trusted_proxy_the_forwarded_address_is_counted() -> None
             assert ("X-Forwarded-Proto", "https") in behind.engine.requests[-1].headers
 
 
+async def test_behind_a_trusted_proxy_refusals_close_no_connection() -> None:
+    """They are counted for the forwarded address, and others share the connection."""
+    async with world(trusted_proxies=(ip_network("127.0.0.0/8"),)) as behind, behind.client() as proxy:
+        spent = behind.gateway.server.senders.refusals._spent
+        for number in range(400):
+            named = b"X-Forwarded-For: 192.0.2.%d\r\n" % (number % 2)
+            await proxy.send(request(method="GET", path="/v1/models", key="wrong", head=named))
+            assert (await proxy.read_answer()).status == 401
+        assert sorted(spent) == ["192.0.2.0", "192.0.2.1"]
+        await proxy.send(request(chat()))
+        assert (await proxy.read_answer()).status == 200
+
+
 async def test_nobody_else_is_believed_about_addresses(gateway: GatewayWorld) -> None:
     await gateway.ask(request(method="GET", path="/docs", key=None, head=b"X-Forwarded-For: 192.0.2.1\r\n"))
     assert gateway.control.passed[0][2]["X-Forwarded-For"] == "127.0.0.1"
