@@ -274,6 +274,26 @@ async def test_registrations_are_limited_per_source() -> None:
         assert len(small.control.passed) == 4
 
 
+@pytest.mark.parametrize("scope", ["inference", "node", "admin"])
+async def test_a_valid_key_lifts_no_limit_of_the_routes_of_workers(scope: str) -> None:
+    """Only control knows whether it is the proof of a node."""
+    async with world(limits=Limits(source_registrations=3)) as small:
+        entry = KeyEntry(hash=hash_secret("good"), scopes=(scope,))
+        small.control.change(keys={entry.hash: entry})
+        await small.until(lambda: small.gateway.services.directory.version == 2)
+        large = request(None, path="/api/node/register", key="good", head=b"Content-Length: 2000000\r\n")
+        register = request(b"{}", path="/api/node/register", key="good")
+        assert [(await small.ask(data)).status for data in (large, register, register, register)] == [
+            413,
+            200,
+            200,
+            429,
+        ]
+        heartbeat = request(b"x" * 100_000, path="/api/node/n1/heartbeat", key="good")
+        assert (await small.ask(heartbeat)).status == 413
+        assert len(small.control.passed) == 2
+
+
 async def test_a_source_whose_proofs_fail_is_refused_by_the_gateway(gateway: GatewayWorld) -> None:
     """Control's time is not spent on guesses; workers that it has accepted pass from the same address."""
     gateway.control.denied_bearers = {"a guess"}
