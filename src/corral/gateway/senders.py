@@ -1,6 +1,7 @@
 """Who sends the requests of a connection, how far that is proven, and the limits per source address."""
 
 import math
+import re
 from collections import Counter
 from collections.abc import Sequence
 from http import HTTPStatus
@@ -15,6 +16,8 @@ from corral.wire.keys import REGISTER, KeylessRoute, RequiredProof, hash_secret
 from corral.wire.refusals import node_refusal
 
 _LONGEST_FORWARDED: Final = 2048
+_WITH_PORT: Final = re.compile(r"([0-9.]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}")
+"""How some proxies write an address. IPv6 without brackets would be unclear."""
 _MOST_SOURCES: Final = 10_000
 _GRACE_SECONDS: Final = 3.0
 """Younger connections are evicted only at the global limit: their first request may be on its way."""
@@ -52,7 +55,7 @@ class TrustedProxies:
         None when the proxy does not name its client.
         """
         for text in reversed(forwarded_for[-_LONGEST_FORWARDED:].split(",")):
-            address = parsed_ip(text)
+            address = parsed_ip(_without_port(text.strip()))
             if address is None:
                 return None
             if not self._is_one(address):
@@ -61,6 +64,12 @@ class TrustedProxies:
 
     def _is_one(self, address: IpAddress | None) -> bool:
         return address is not None and any(address in network for network in self._networks)
+
+
+def _without_port(text: str) -> str:
+    """Return the host of `192.0.2.1:5678` or `[2001:db8::1]:443`, and any other text as it is."""
+    found = _WITH_PORT.fullmatch(text)
+    return text if found is None else found[1]
 
 
 class SourceBudget:
