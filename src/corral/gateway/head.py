@@ -37,6 +37,8 @@ MOST_HOPS: Final = 4
 _HOP_DIGITS: Final = 3
 _API_KEYS: Final = tuple(name.encode() for name in API_KEY_HEADERS)
 _END: Final = b"\r\n\r\n"
+_LONGEST_LINE: Final = 1024
+"""How much of a head that was not accepted is searched for its path."""
 _VERSIONS: Final = frozenset({b"HTTP/1.0", b"HTTP/1.1"})
 _MOST_REMEMBERED: Final = 1024
 _LONGEST_REMEMBERED: Final = 256
@@ -184,8 +186,8 @@ def read_head(raw: bytes) -> RequestHead:
         return _read_head_with_url(words, raw[len(request_line) :])
     method, target, version = words
     path, _, query = target.partition(b"?")
-    if path.endswith(b"/") and path != PAGE_PATH:
-        path = path.rstrip(b"/") or path[:1]
+    if path.endswith(b"/") or path.startswith(b"//"):
+        path = _without_extra_slashes(path)
     lines: list[bytes] = []
     head = RequestHead(method, path, query, lines, is_http10=version == b"HTTP/1.0")
     for line in fields:
@@ -206,6 +208,22 @@ def read_head(raw: bytes) -> RequestHead:
     _check(head)
     head.fields = b"\r\n".join([*head.lines, b""])
     return head
+
+
+def _without_extra_slashes(path: bytes) -> bytes:
+    """Return the path with one slash at its start and none at its end, since base URLs may end with one."""
+    path = b"/" + path.lstrip(b"/")
+    return path if path == PAGE_PATH else path.rstrip(b"/") or b"/"
+
+
+def path_seen_in(raw: bytes) -> RequestHead:
+    """Return a head that has only the path, of a head that is incomplete or was not accepted: so that its refusal has
+    the form that clients of this path expect."""
+    words = raw[:_LONGEST_LINE].lstrip(b"\r\n").split(b" ", 2)
+    target = words[1] if len(words) > 2 else b""
+    url = _URL.fullmatch(target)
+    path, _, _ = (url[2] if url else target).partition(b"?")
+    return RequestHead(path=_without_extra_slashes(path))
 
 
 def _read_head_with_url(words: list[bytes], after: bytes) -> RequestHead:

@@ -1,6 +1,7 @@
 """The client's side: reads requests strictly one after another, and writes the responses in the same order.
 
-A client may send its next request before the last one is answered; a bounded part of it is kept until its turn. One
+A client may send its next request before the last one is answered; a bounded part of it is kept until its turn. Few of
+these requests are processed in one turn of the event loop, because the streams of other clients wait meanwhile. One
 exception: data that follows a chunked body in the same piece is dropped, and the connection closed after the response,
 because only the parser knows where the body ended. A client that closes its sending side counts as gone.
 """
@@ -18,7 +19,7 @@ from corral.gateway.answers import CONTINUE, Answer, GatewayRefusal
 from corral.gateway.bodies import HeldBody, body_too_large, keyless_too_large, overloaded
 from corral.gateway.config import Limits, TimeOuts
 from corral.gateway.exchange import Exchange, Services
-from corral.gateway.head import RequestHead
+from corral.gateway.head import RequestHead, path_seen_in
 from corral.gateway.inference import ANTHROPIC_PATHS
 from corral.gateway.reader import END, PartialHead, RequestReader, head_too_large
 from corral.gateway.routes import Admission, CorsPolicy, Router
@@ -28,6 +29,11 @@ from corral.wire.keys import UNCHECKED, KeylessRoute
 
 _EMPTY_LINES: Final = b"\r\n" * 4
 _NO_HEAD: Final = RequestHead()
+_STEPS_IN_A_TURN: Final = 16
+"""How many heads, or pieces of bodies, of one connection are processed before the loop turns to other connections."""
+_STRANGER_STEPS_IN_A_TURN: Final = 4
+"""The same limit for a connection without a valid key: an empty line, a head that came in pieces, and its body. There
+may be hundreds of them."""
 _LINGER_BYTES: Final = 1024 * 1024
 """How much an answered client without a valid key may go on sending."""
 _KNOWN_LINGER_BYTES: Final = 256 * 1024 * 1024
@@ -185,7 +191,7 @@ class ClientConnection(asyncio.Protocol):
         self.body_sent()
         self._reader.close()
         self._held = b""
-        self._partial = None
+        self._drop_partial()
         self.write = _nowhere
         self._services.tally.open_connections -= 1
         self._registry.closed(self)
@@ -202,43 +208,69 @@ class ClientConnection(asyncio.Protocol):
         if self._exchange is not None:
             self._exchange.client_writable()
         elif self._state is _HEAD:  # requests that waited until the response buffer had room
-            self.resume()
             self._advance()
+            self._read_on()
 
     # Reading.
 
     def _advance(self) -> None:
-        """Process buffered data until more is needed or a request is being answered. Not re-entrant."""
+        """Process buffered data until more is needed, a request is being answered, or it is the turn of other
+        connections. Not re-entrant."""
         if self._advancing:
             return
         self._advancing = True
         try:
-            while self._held and not self.is_full:
-                data = self._held
-                try:
-                    if self._state is _HEAD:
-                        self._held = b""
-                        self._take_head(data)
-                    elif self._state is _BODY:
-                        self._held = b""
-                        self._take_body(data)
-                    else:
-                        return
-                except GatewayRefusal as refusal:
-                    self.refuse(refusal)
+            for _ in range(_STEPS_IN_A_TURN if self._sender.is_known else _STRANGER_STEPS_IN_A_TURN):
+                if not self._has_work():
+                    return
+                self._step()
         finally:
             self._advancing = False
+        if self._has_work():
+            self._yield_turn()
+
+    def _has_work(self) -> bool:
+        """Whether there is data that can be processed now."""
+        return bool(self._held) and not self.is_full and (self._state is _HEAD or self._state is _BODY)
+
+    def _step(self) -> None:
+        """Process one head, or a piece of a body."""
+        data, self._held = self._held, b""
+        try:
+            if self._state is _HEAD:
+                self._take_head(data)
+            else:
+                self._take_body(data)
+        except GatewayRefusal as refusal:
+            self._see_path(data)
+            self.refuse(refusal)
+
+    def _see_path(self, data: bytes) -> None:
+        """Learn the path of a head that is not accepted, as far as it can be seen."""
+        if self._head is _NO_HEAD:
+            self._head = path_seen_in(data if self._partial is None else bytes(self._partial.received))
+
+    def _yield_turn(self) -> None:
+        """Go on in the next turn of the loop. Until then nothing is processed or read."""
+        self._advancing = True
+        self.pause()
+        self._services.loop.call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        self._advancing = False
+        self._advance()
+        self._read_on()
+
+    def _read_on(self) -> None:
+        """Read from the socket again, unless enough is waiting already."""
+        if self._reading_paused and not self._advancing and len(self._held) <= self._limits.read_ahead:
+            self.resume()
 
     def _take_head(self, data: bytes) -> None:
         if self._partial is not None or (end := data.find(END)) < 0:
             self._begin_head()
-            if self._partial is None:
-                self._partial = PartialHead(self._limits.head)
-            data = self._partial.add(data)
-            if not data:
-                return
-            self._partial = None
-            end = data.find(END)
+            self._collect_head(data)
+            return
         if data.startswith(b"\r\n"):
             if data.startswith(_EMPTY_LINES):
                 raise GatewayRefusal.bad_framing("there are only empty lines")
@@ -249,6 +281,26 @@ class ClientConnection(asyncio.Protocol):
         if end > self._limits.head:
             raise head_too_large()
         self._begin_request(data[:end], data[end:])
+
+    def _collect_head(self, data: bytes) -> None:
+        """Keep a part of a head. Once it is complete, it is processed like one that arrived in one piece."""
+        if self._partial is None:
+            self._partial = PartialHead(self._limits.head)
+        self._held = self._partial.add(data)
+        if self._held:
+            self._drop_partial()
+        elif not self._sender.is_known:
+            self._services.heads.grow(self._give_up_head, len(data))
+
+    def _drop_partial(self) -> None:
+        if self._partial is not None:
+            self._partial = None
+            self._services.heads.drop(self._give_up_head)
+
+    def _give_up_head(self) -> None:
+        """Drop a head that is not complete to make room for others."""
+        self._see_path(b"")
+        self.refuse(overloaded())
 
     def _begin_head(self) -> None:
         """Start the deadline of a head that arrives in pieces. It counts from the first byte."""
@@ -299,8 +351,11 @@ class ClientConnection(asyncio.Protocol):
                     raise body_too_large(self._limits.body)
             return admission
         except GatewayRefusal as refusal:
-            refusal.closes = refusal.closes or not self._reader.is_complete
+            refusal.closes = refusal.closes or not self._reader.is_complete or self._gets_many_refusals(head, refusal)
             raise
+
+    def _gets_many_refusals(self, head: RequestHead, refusal: GatewayRefusal) -> bool:
+        return not self._sender.is_known and self._sender.has_many_refusals(refusal, head, self._time())
 
     def _meet_sender(self, head: RequestHead, keyless: KeylessRoute | None) -> None:
         self._sender.meet(self, head, keyless, self._time())
@@ -375,15 +430,16 @@ class ClientConnection(asyncio.Protocol):
             self._sender.leave(self)
         self._deadline = self._time() + self._time_outs.keep_alive
         if not self.is_full:
-            if self._reading_paused:
-                self.resume()
             if self._held:
                 self._advance()
+            if self._reading_paused:
+                self._read_on()
 
     def refuse(self, refusal: GatewayRefusal) -> None:
         """Answer with an error. The connection stays open unless what follows cannot be trusted."""
         self._services.tally.refusals[refusal.code] += 1
         self._leave_exchange()
+        refusal.closes = refusal.closes or self._sender.is_last_refusal()
         self.closes = self.closes or refusal.closes or self._registry.is_draining
         if not self.id_line:
             self._name_request(_NO_HEAD)
@@ -459,6 +515,7 @@ class ClientConnection(asyncio.Protocol):
                 self.refuse(GatewayRefusal(408, "the body did not come in time", code="request_timeout", closes=True))
             case _State.HEAD if self._in_head:
                 self._services.tally.time_outs["head"] += 1
+                self._see_path(b"")
                 self.refuse(GatewayRefusal(408, "the head did not come in time", code="request_timeout", closes=True))
             case _:
                 self.abort()
@@ -468,7 +525,7 @@ class ClientConnection(asyncio.Protocol):
         self.body_sent()
         self._state = _LINGERING
         self._held = b""
-        self._partial = None
+        self._drop_partial()
         is_known = self._sender.is_known
         self._remaining = _KNOWN_LINGER_BYTES if is_known else _LINGER_BYTES
         self._deadline = self._time() + (self._time_outs.known_linger if is_known else self._time_outs.linger)

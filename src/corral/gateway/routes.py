@@ -17,7 +17,7 @@ from corral.gateway.head import RequestHead
 from corral.gateway.inference import ROUTES, Inference
 from corral.gateway.passing import METRICS_PATH, FromWorker, Metrics, Passing
 from corral.wire.keys import UNCHECKED, KeylessRoute, RequiredProof, find_keyless
-from corral.wire.refusals import BEARER_REQUIRED, KEY_REQUIRED, SESSION_OVER
+from corral.wire.refusals import BEARER_REQUIRED, KEY_REQUIRED, OPENAI_PATHS, SESSION_OVER
 from corral.wire.view import KeyEntry, ModelEntry
 
 ANY: Final = "*"
@@ -36,7 +36,7 @@ _HEALTH: Final = frozenset({b"/healthz", b"/health"})
 """`/health` is what llama.cpp and vLLM call it."""
 OWN_PATHS: Final = _HEALTH | {b"/readyz"}
 """Paths that the gateway answers without asking control."""
-_OPENAI: Final = b"/v1/"
+_OPENAI: Final = OPENAI_PATHS.encode()
 
 
 class CorsPolicy:
@@ -112,35 +112,34 @@ class Router:
         return admit(self._services.directory, head, self._services.clock)
 
     def _admit_to_control(self, head: RequestHead) -> Admission:
-        """Require a valid key or session, or a route that needs none. Control itself checks what these may do."""
+        """Require a valid key or session, or a route that needs none. Control itself checks what these may do.
+
+        The routes of nodes have their limits whatever key is shown: only control knows whether it is a node's.
+        """
         services = self._services
         route = find_keyless(head.method, head.path)
         has_session = shows_session(head)
         if services.directory.version is None and (head.key or has_session):
             return route or UNCHECKED
+        if route is not None and route.proof is RequiredProof.NODE:
+            return _admit_node(route, head)
         try:
             prove = valid_session if has_session else valid_key
             return prove(services.directory, head, services.clock)
         except GatewayRefusal as refusal:
-            if route is not None and self._is_open(route, head):
+            if route is not None and self._is_open(route):
                 return route
             if head.path.startswith(_OPENAI):  # inference routes answer in OpenAI's format, all others in LocalAI's
                 raise
-            if route is not None and route.proof is RequiredProof.NODE:
-                raise GatewayRefusal.by_localai(401, BEARER_REQUIRED, code=refusal.code) from None
             body = SESSION_OVER if has_session else KEY_REQUIRED
             headers = {"WWW-Authenticate": "Bearer"}
             raise GatewayRefusal.by_localai(401, body, code=refusal.code, headers=headers) from None
 
-    def _is_open(self, route: KeylessRoute, head: RequestHead) -> bool:
-        match route.proof:
-            case RequiredProof.NODE:
-                return head.key is not None
-            case RequiredProof.NOTHING_BY_SETTING:
-                directory = self._services.directory
-                return directory.version is None or directory.control.metrics_public
-            case _:
-                return True
+    def _is_open(self, route: KeylessRoute) -> bool:
+        if route.proof is not RequiredProof.NOTHING_BY_SETTING:
+            return True
+        directory = self._services.directory
+        return directory.version is None or directory.control.metrics_public
 
     def exchange(self, client: ClientSide, head: RequestHead, body: bytes, admission: Admission) -> Exchange | None:
         """Return the exchange that relays this request, or None when `answer` responds."""
@@ -196,6 +195,12 @@ class Router:
         if bound is None or directory.version is None:
             return False
         return directory.age(self._services.loop.time()) > bound.total_seconds()
+
+
+def _admit_node(route: KeylessRoute, head: RequestHead) -> KeylessRoute:
+    if head.key is None:
+        raise GatewayRefusal.by_localai(401, BEARER_REQUIRED, code="missing_api_key")
+    return route
 
 
 def _asks_for_models(head: RequestHead) -> bool:

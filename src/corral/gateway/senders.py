@@ -1,6 +1,7 @@
 """Who sends the requests of a connection, how far that is proven, and the limits per source address."""
 
 import math
+import re
 from collections import Counter
 from collections.abc import Sequence
 from http import HTTPStatus
@@ -15,6 +16,8 @@ from corral.wire.keys import REGISTER, KeylessRoute, RequiredProof, hash_secret
 from corral.wire.refusals import node_refusal
 
 _LONGEST_FORWARDED: Final = 2048
+_WITH_PORT: Final = re.compile(r"([0-9.]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}")
+"""How some proxies write an address. IPv6 without brackets would be unclear."""
 _MOST_SOURCES: Final = 10_000
 _GRACE_SECONDS: Final = 3.0
 """Younger connections are evicted only at the global limit: their first request may be on its way."""
@@ -26,6 +29,13 @@ _PAGES_PER_MINUTE: Final = 20 * 60
 _PAGES_AT_ONCE: Final = 200
 """Requests per source to routes that control answers without a proof. A browser that opens the web page for the first
 time asks for some 15 files, and an office may share one address."""
+_REFUSALS_PER_MINUTE: Final = 20 * 60
+_REFUSALS_AT_ONCE: Final = 200
+"""Requests per source that are refused because they show no valid key, and keep their connections. The others have to
+connect again, which takes longer than to be refused."""
+_MOST_REFUSALS: Final = 8
+"""Refusals on one connection without a valid key; the last one closes it. Browsers that are not signed in are refused
+a few times while they load the page."""
 _DENIED: Final = frozenset({401, 403})
 
 
@@ -45,7 +55,7 @@ class TrustedProxies:
         None when the proxy does not name its client.
         """
         for text in reversed(forwarded_for[-_LONGEST_FORWARDED:].split(",")):
-            address = parsed_ip(text)
+            address = parsed_ip(_without_port(text.strip()))
             if address is None:
                 return None
             if not self._is_one(address):
@@ -54,6 +64,12 @@ class TrustedProxies:
 
     def _is_one(self, address: IpAddress | None) -> bool:
         return address is not None and any(address in network for network in self._networks)
+
+
+def _without_port(text: str) -> str:
+    """Return the host of `192.0.2.1:5678` or `[2001:db8::1]:443`, and any other text as it is."""
+    found = _WITH_PORT.fullmatch(text)
+    return text if found is None else found[1]
 
 
 class SourceBudget:
@@ -196,6 +212,7 @@ class Senders:
         """Proofs that control has to check. One that it accepts is given back."""
         self.accepted = AcceptedBearers()
         self.pages = SourceBudget(_PAGES_PER_MINUTE, burst=_PAGES_AT_ONCE)
+        self.refusals = SourceBudget(_REFUSALS_PER_MINUTE, burst=_REFUSALS_AT_ONCE)
 
 
 class RequestSender:
@@ -208,6 +225,7 @@ class RequestSender:
         "_has_spent_proof",
         "_host",
         "_is_secure",
+        "_refusals",
         "_senders",
         "_source",
         "forwarded",
@@ -222,6 +240,7 @@ class RequestSender:
         self._is_secure = is_secure
         self._has_spent_proof = False
         """Whether the current request was counted as a proof of its source."""
+        self._refusals = 0
         self.is_proxied = senders.proxies.has(self._host)
         self.is_known = False
         """Whether a valid proof was shown. Never true for a proxy."""
@@ -239,16 +258,12 @@ class RequestSender:
     def meet(self, client: Evictable, head: RequestHead, keyless: KeylessRoute | None, now: float) -> None:
         """A request begins. Without a valid key it goes to `keyless`. Raise `GatewayRefusal` when its source asks so
         often that control would have no time for others."""
-        senders, named = self._senders, None
-        if self.is_proxied:  # the proxy may name the client that it forwards for
-            named = senders.proxies.client_of(head.forwarded_for.decode("latin-1"))
-            is_secure = head.forwarded_proto == b"https" if head.forwarded_proto else self._is_secure
-            self._source = source_of(named or self._host)
-            self.forwarded = forwarded_lines(named or self._host, is_secure=is_secure)
+        senders = self._senders
+        is_named = self.is_proxied and self._take_name(head)
         if keyless is None:
             self.prove(client)
             return
-        if named is not None:
+        if is_named:
             senders.strangers.add(client, self._source, now)
         if keyless.proof is RequiredProof.NODE:
             self._has_spent_proof = _bearer_hash(head) not in senders.accepted
@@ -261,6 +276,28 @@ class RequestSender:
         elif head.path not in OWN_PATHS and (seconds := senders.pages.take(self._source, now)):
             text = "too many requests without a valid API key from this address; try again later"
             raise GatewayRefusal.busy(429, text, code="too_many_requests", retry_after=math.ceil(seconds))
+
+    def _take_name(self, head: RequestHead) -> bool:
+        """Take the source of this request from the proxy. Return whether the proxy names its client."""
+        named = self._senders.proxies.client_of(head.forwarded_for.decode("latin-1"))
+        is_secure = head.forwarded_proto == b"https" if head.forwarded_proto else self._is_secure
+        self._source = source_of(named or self._host)
+        self.forwarded = forwarded_lines(named or self._host, is_secure=is_secure)
+        return named is not None
+
+    def has_many_refusals(self, refusal: GatewayRefusal, head: RequestHead, now: float) -> bool:
+        """Count a refusal of a request without a valid key. Return whether its source gets so many that this one closes
+        the connection. Its status stays 401, because client packages repeat requests that get a 429."""
+        if refusal.status != HTTPStatus.UNAUTHORIZED:
+            return False
+        if self.is_proxied:
+            self._take_name(head)
+        return self._senders.refusals.take(self._source, now) > 0 and not self.is_proxied
+
+    def is_last_refusal(self) -> bool:
+        """Count a refusal. Return whether the connection is to be closed with it."""
+        self._refusals += 1
+        return self._refusals >= _MOST_REFUSALS and not self.is_known and not self.is_proxied
 
     def judged(self, client: Evictable, head: RequestHead, status: int) -> None:
         """Control answered a proof that only it can check."""

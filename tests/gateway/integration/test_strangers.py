@@ -9,6 +9,7 @@ from ipaddress import ip_network
 import msgspec
 import pytest
 
+from corral.base.memory import FreedMemory
 from corral.gateway.config import Limits, TimeOuts
 from corral.gateway.relay import ClientConnection
 from corral.wire.keys import hash_secret
@@ -142,6 +143,19 @@ async def test_behind_a_trusted_proxy_the_forwarded_address_is_counted() -> None
             assert ("X-Forwarded-Proto", "https") in behind.engine.requests[-1].headers
 
 
+async def test_behind_a_trusted_proxy_refusals_close_no_connection() -> None:
+    """They are counted for the forwarded address, and others share the connection."""
+    async with world(trusted_proxies=(ip_network("127.0.0.0/8"),)) as behind, behind.client() as proxy:
+        spent = behind.gateway.server.senders.refusals._spent
+        for number in range(400):
+            named = b"X-Forwarded-For: 192.0.2.%d\r\n" % (number % 2)
+            await proxy.send(request(method="GET", path="/v1/models", key="wrong", head=named))
+            assert (await proxy.read_answer()).status == 401
+        assert sorted(spent) == ["192.0.2.0", "192.0.2.1"]
+        await proxy.send(request(chat()))
+        assert (await proxy.read_answer()).status == 200
+
+
 async def test_nobody_else_is_believed_about_addresses(gateway: GatewayWorld) -> None:
     await gateway.ask(request(method="GET", path="/docs", key=None, head=b"X-Forwarded-For: 192.0.2.1\r\n"))
     assert gateway.control.passed[0][2]["X-Forwarded-For"] == "127.0.0.1"
@@ -236,6 +250,44 @@ async def test_bodies_without_keys_use_up_a_budget_of_their_own_only() -> None:
         await small.until(lambda: bodies.keyless == 0 and not bodies.strangers)
 
 
+async def test_heads_that_do_not_end_use_up_a_budget_of_strangers_only() -> None:
+    async with world(limits=Limits(unfinished_heads=3000)) as small, AsyncExitStack() as stack:
+        known = await stack.enter_async_context(small.client())
+        await known.send(request(chat()))
+        assert (await known.read_answer()).status == 200
+        data = request(chat(), head=b"X-Long: %b\r\n" % (b"x" * 2000))
+        await known.send(data[:1000])
+        slow = [await stack.enter_async_context(small.client()) for _ in range(5)]
+        for client in slow:
+            await client.send(data[:500], data[500:1000])
+        heads = small.gateway.services.heads
+        answers = [await client.read_answer() for client in slow[:2]]  # the oldest had to make room
+        assert [(answer.status, answer.error["code"]) for answer in answers] == [(503, "overloaded")] * 2
+        await small.until(lambda: heads.held == 3000)
+        assert (await small.ask(data)).status == 200  # what comes in one piece finds room
+        await small.until(lambda: heads.held == 3000)
+        for client in (known, slow[2]):
+            await client.send(data[1000:])
+            assert (await client.read_answer()).status == 200
+        for client in slow[3:]:
+            client.writer.transport.abort()
+        await small.until(lambda: heads.held == 0 and not heads._sizes)
+
+
+async def test_memory_of_large_bodies_is_given_back(gateway: GatewayWorld) -> None:
+    given: list[float] = []
+    server, services = gateway.gateway.server, gateway.gateway.services
+    server._freed = FreedMemory(lambda: given.append(services.bodies.held))
+    async with gateway.client() as client:
+        await client.send(request(chat(text="x" * 16_000_000))[:-5])
+        await gateway.until(lambda: services.bodies.held > 15_000_000)
+        server._sweep(services.loop.time())
+        assert not given
+    await gateway.until_quiet()
+    server._sweep(services.loop.time())
+    assert given == [0]
+
+
 async def test_a_worker_that_control_accepts_is_no_stranger_any_more() -> None:
     async with world(limits=Limits(source_connections=2)) as small, AsyncExitStack() as stack:
         worker = await stack.enter_async_context(small.client())
@@ -259,6 +311,26 @@ async def test_registrations_are_limited_per_source() -> None:
         beat = request(b"{}", path="/api/node/n1/heartbeat", key="a token")
         assert (await small.ask(beat)).status == 200
         assert len(small.control.passed) == 4
+
+
+@pytest.mark.parametrize("scope", ["inference", "node", "admin"])
+async def test_a_valid_key_lifts_no_limit_of_the_routes_of_workers(scope: str) -> None:
+    """Only control knows whether it is the proof of a node."""
+    async with world(limits=Limits(source_registrations=3)) as small:
+        entry = KeyEntry(hash=hash_secret("good"), scopes=(scope,))
+        small.control.change(keys={entry.hash: entry})
+        await small.until(lambda: small.gateway.services.directory.version == 2)
+        large = request(None, path="/api/node/register", key="good", head=b"Content-Length: 2000000\r\n")
+        register = request(b"{}", path="/api/node/register", key="good")
+        assert [(await small.ask(data)).status for data in (large, register, register, register)] == [
+            413,
+            200,
+            200,
+            429,
+        ]
+        heartbeat = request(b"x" * 100_000, path="/api/node/n1/heartbeat", key="good")
+        assert (await small.ask(heartbeat)).status == 413
+        assert len(small.control.passed) == 2
 
 
 async def test_a_source_whose_proofs_fail_is_refused_by_the_gateway(gateway: GatewayWorld) -> None:
