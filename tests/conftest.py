@@ -17,6 +17,7 @@ from sqlalchemy import Connection, Engine, event
 from sqlalchemy.util import LRUCache
 from starlette import routing
 
+from corral.base.processes import look_for_garbage_rarely
 from corral.bus.port import Bus
 from corral.files.s3 import S3Objects
 from corral.files.storage import StorageConfig, StorageUnavailable
@@ -118,8 +119,8 @@ def _rank(path: Path) -> int:
 
 
 def pytest_collection_finish() -> None:
-    """Tests and modules stay: the garbage collector need not look at them again after each test."""
-    gc.freeze()
+    """Tests and modules stay, so the garbage collector is set as in the processes that people run."""
+    look_for_garbage_rarely()
     gc.enable()
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import itertools
 import ssl
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -41,6 +42,9 @@ MODEL: Final = "echo"
 _BEAT_SECONDS: Final = 3.0
 PATIENCE: Final = 60.0
 """How long a test waits for anything before it counts as a hang."""
+_QUICK_TURNS: Final = 1000
+"""Turns of the event loop for effects that come by themselves: a few milliseconds."""
+_LOOK_SECONDS: Final = 0.001
 
 
 class ClientAnswer(NamedTuple):
@@ -291,10 +295,16 @@ class GatewayWorld:
         return self.gateway.services.directory.in_flight()
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Let the event loop run until the condition holds: for effects in this process that have no event."""
+        """Let the event loop run until the condition holds: for effects in this process that have no event.
+
+        Most of them take a few turns. The others wait for a timer or for another process, which looks at every turn
+        would only keep from the processor.
+        """
         async with asyncio.timeout(PATIENCE):
-            while not condition():  # noqa: ASYNC110 - see above
-                await asyncio.sleep(0)
+            for turn in itertools.count():
+                if condition():
+                    return
+                await asyncio.sleep(0 if turn < _QUICK_TURNS else _LOOK_SECONDS)
 
     async def until_quiet(self) -> None:
         """No request under way, no connection to an engine but kept ones, no body held."""

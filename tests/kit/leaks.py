@@ -123,7 +123,7 @@ class Snapshot:
             return []
         pipes, doors = _pipes_of(self.watch.look()), self._doors()
         left = [(number, what) for number, what in ours if what not in pipes and _door(number, what) not in doors]
-        return [f"descriptor {number}: {_describe(number, what)}" for number, what in left]
+        return [f"descriptor {number}: {describe_descriptor(number, what)}" for number, what in left]
 
     def _doors(self) -> frozenset[object]:
         """Addresses at which servers listened before: what they accept since then is theirs, and ends with them."""
@@ -196,7 +196,8 @@ def _door(number: int, what: str, *, is_listening: bool = False) -> object:
     return None
 
 
-def _describe(number: int, what: str) -> str:
+def describe_descriptor(number: int, what: str) -> str:
+    """What a descriptor leads to; of sockets also the two addresses, which are empty where they have no name."""
     if not what.startswith("socket:"):
         return what
     with contextlib.suppress(OSError), socket.socket(fileno=os.dup(number)) as ours:

@@ -321,7 +321,6 @@ async def open_world(
     (models / "small.yaml").write_text(MODEL, encoding="utf-8")
     key, loader = SecretsKey(bytes(32)), FakeLoader()
     config = frontend_config(folder, gateway_key="key-of-the-gateways", **settings)
-    stores = Stores(database, await Secrets.open(database, key, at=clock.now()))
     async with AsyncExitStack() as stack:
         frontend = await stack.enter_async_context(
             open_frontend(database, clock, bus, config, key=key, loader=loader, lookups=lookups)
@@ -332,7 +331,7 @@ async def open_world(
             loader=loader,
             bus=bus,
             clock=clock,
-            stores=stores,
+            stores=Stores(database, Secrets(database, key)),
             models=models,
             lookups=lookups or Lookups(),
             stack=stack,

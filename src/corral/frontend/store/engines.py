@@ -7,7 +7,6 @@ import re
 import select
 import sqlite3
 import time
-import weakref
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -24,6 +23,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from corral.base.errors import DatabaseInUse, InvalidInput, PathNotUsable
 from corral.base.private_files import make_private_directory
 from corral.frontend.store.dialect import from_json, to_json
+from corral.frontend.store.sqlite_cursor import Outcome, Run, WholeCursor, run_whole
 
 _SETTING: Final = "database"
 _FORMS: Final = "write a path, sqlite:///path or postgresql://user@host/name"
@@ -264,28 +264,8 @@ def held_lock(path: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-class _SqliteConnection(sqlite3.Connection):
-    """Closes its cursors first. SQLite keeps a connection and its locks as long as a statement is unfinished, and a
-    task that was cancelled in the middle of one leaves its cursor to the garbage collector."""
-
-    def __init__(self, path: Path, *, busy_seconds: float) -> None:
-        # Without an isolation level the driver leaves transactions to us: its own begin late and let claims cross.
-        super().__init__(path, timeout=busy_seconds, isolation_level=None)
-        self._cursors: weakref.WeakSet[sqlite3.Cursor] = weakref.WeakSet()
-
-    def cursor(self, *arguments: Any, **options: Any) -> Any:
-        cursor = super().cursor(*arguments, **options)
-        self._cursors.add(cursor)
-        return cursor
-
-    def close(self) -> None:
-        while self._cursors:
-            self._cursors.pop().close()
-        super().close()
-
-
 class SqliteConnection(aiosqlite.Connection):
-    """May be stopped more than once, and before it is open.
+    """Runs each statement in one visit to its thread, and may be stopped more than once, and before it is open.
 
     The driver's own waits for ever for a second stop, which comes when a task is cancelled again while it cleans up;
     and it forgets a file that was opened for somebody who had been cancelled meanwhile.
@@ -296,7 +276,8 @@ class SqliteConnection(aiosqlite.Connection):
         self._path = path
         self._busy_seconds = busy_seconds
         self._pragmas = pragmas
-        self._file: _SqliteConnection | None = None
+        self._file: sqlite3.Connection | None = None
+        self._may_be_in_transaction = False
         self._told_to_stop = False
         self._thread.daemon = True  # a program that ends without closing must still end
 
@@ -307,15 +288,37 @@ class SqliteConnection(aiosqlite.Connection):
         self._tx.put_nowait((None, self._close_file))
         return super().stop()
 
+    def cursor(self) -> WholeCursor:  # type: ignore[override]
+        return WholeCursor(self._run_whole)
+
+    async def commit(self) -> None:
+        await self._end_transaction(self._conn.commit)
+
+    async def rollback(self) -> None:
+        await self._end_transaction(self._conn.rollback)
+
+    async def _run_whole(self, run: Run) -> Outcome:
+        self._may_be_in_transaction = True  # until its end is known: whoever is cancelled here does not hear of it
+        outcome: Outcome = await self._execute(run_whole, self._conn, run)  # type: ignore[no-untyped-call]
+        self._may_be_in_transaction = outcome.in_transaction
+        return outcome
+
+    async def _end_transaction(self, end: Callable[[], None]) -> None:
+        """The pool rolls back after every commit, and single statements have no transaction: both need no visit."""
+        if self._may_be_in_transaction:
+            await self._execute(end)  # type: ignore[no-untyped-call]
+            self._may_be_in_transaction = False
+
     # In the thread of this connection.
 
     def _open(self) -> sqlite3.Connection:
-        self._file = _SqliteConnection(self._path, busy_seconds=self._busy_seconds)
+        # Without an isolation level the driver leaves transactions to us: its own begin late and let claims cross.
+        self._file = sqlite3.connect(self._path, timeout=self._busy_seconds, isolation_level=None)
         for pragma in self._pragmas:
             self._set(self._file, pragma)
         return self._file
 
-    def _set(self, file: _SqliteConnection, pragma: str) -> None:
+    def _set(self, file: sqlite3.Connection, pragma: str) -> None:
         """SQLite waits for locks, but not for those who write while the journal changes: it refuses at once."""
         until = time.monotonic() + self._busy_seconds
         while True:

@@ -11,6 +11,7 @@ Blocking: call it in a thread.
 
 import errno
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
@@ -38,9 +39,10 @@ def make_python_place(home: Path, place: Path) -> Iterator[Path]:
 def _linked(source: Path, into: Path, *, own: str = "") -> Path:
     """Make a directory with links to everything in another one but `own`."""
     into.mkdir()
-    for number, entry in enumerate(source.iterdir()):
-        if number >= _MOST_ENTRIES:
-            raise OSError(errno.EMLINK, f"more than {_MOST_ENTRIES} files beside each other", str(source))
+    entries = list(islice(source.iterdir(), _MOST_ENTRIES + 1))
+    if len(entries) > _MOST_ENTRIES:
+        raise OSError(errno.EMLINK, f"more than {_MOST_ENTRIES} files beside each other", str(source))
+    for entry in entries:
         if entry.name != own:
             (into / entry.name).symlink_to(entry.absolute())
     return into

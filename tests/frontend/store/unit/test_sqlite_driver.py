@@ -44,6 +44,39 @@ async def test_closing_in_the_middle_of_a_statement_lets_go_of_the_lock(path: Pa
     assert unfinished is not None  # still referred to: nothing was left to the garbage collector
 
 
+async def test_a_statement_visits_the_thread_once_and_without_a_transaction_nothing_is_ended(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection, visits = await connection_to(path), 0
+    visit = connection._execute
+
+    async def counted(*arguments: object) -> object:
+        nonlocal visits
+        visits += 1
+        return await visit(*arguments)
+
+    monkeypatch.setattr(connection, "_execute", counted)
+    async with connection.cursor() as cursor:
+        await cursor.execute("SELECT value FROM json_each(?)", ("[1, 2]",))
+        assert list(await cursor.fetchall()) == [(1,), (2,)]
+    await connection.commit()
+    await connection.rollback()
+    assert visits == 1
+    await connection.close()
+
+
+async def test_a_transaction_is_rolled_back_although_its_begin_was_cancelled(path: Path) -> None:
+    connection = await connection_to(path)
+    beginning = asyncio.create_task(connection.cursor().execute("BEGIN IMMEDIATE"))
+    await asyncio.sleep(0)
+    beginning.cancel()
+    await asyncio.wait([beginning])
+
+    await connection.rollback()
+    assert not is_locked(path)
+    await connection.close()
+
+
 async def test_a_connection_may_be_stopped_again_and_again(path: Path) -> None:
     connection = await connection_to(path)
     stopped = connection.stop()
