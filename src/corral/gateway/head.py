@@ -13,6 +13,7 @@ from typing import Final
 from corral.base.ids import is_request_id
 from corral.gateway.answers import GatewayRefusal
 from corral.wire.keys import API_KEY_HEADERS, bearer
+from corral.wire.refusals import OPENAI_PATHS
 from corral.wire.sessions import CSRF_HEADER
 from corral.wire.view import KeyEntry
 
@@ -37,6 +38,9 @@ MOST_HOPS: Final = 4
 _HOP_DIGITS: Final = 3
 _API_KEYS: Final = tuple(name.encode() for name in API_KEY_HEADERS)
 _END: Final = b"\r\n\r\n"
+_OPENAI: Final = OPENAI_PATHS.encode()
+_LONGEST_LINE: Final = 1024
+"""How much of a head that was not accepted is searched for its path."""
 _VERSIONS: Final = frozenset({b"HTTP/1.0", b"HTTP/1.1"})
 _MOST_REMEMBERED: Final = 1024
 _LONGEST_REMEMBERED: Final = 256
@@ -184,8 +188,8 @@ def read_head(raw: bytes) -> RequestHead:
         return _read_head_with_url(words, raw[len(request_line) :])
     method, target, version = words
     path, _, query = target.partition(b"?")
-    if path.endswith(b"/") and path != PAGE_PATH:
-        path = path.rstrip(b"/") or path[:1]
+    if path.endswith(b"/") or path.startswith(b"//"):
+        path = _without_extra_slashes(path)
     lines: list[bytes] = []
     head = RequestHead(method, path, query, lines, is_http10=version == b"HTTP/1.0")
     for line in fields:
@@ -206,6 +210,25 @@ def read_head(raw: bytes) -> RequestHead:
     _check(head)
     head.fields = b"\r\n".join([*head.lines, b""])
     return head
+
+
+def _without_extra_slashes(path: bytes) -> bytes:
+    """Return the path without slashes at its end, and with one at its start if it is below `/v1/`: base URLs of clients
+    may end with a slash. All other paths have one spelling."""
+    joined = b"/" + path.lstrip(b"/")
+    if joined.startswith(_OPENAI):
+        path = joined
+    return path if path == PAGE_PATH else path.rstrip(b"/") or b"/"
+
+
+def path_seen_in(raw: bytes) -> RequestHead:
+    """Return a head that has only the path, of a head that is incomplete or was not accepted: so that its refusal has
+    the form that clients of this path expect."""
+    words = raw[:_LONGEST_LINE].lstrip(b"\r\n").split(b" ", 2)
+    target = words[1] if len(words) > 2 else b""
+    url = _URL.fullmatch(target)
+    path, _, _ = (url[2] if url else target).partition(b"?")
+    return RequestHead(path=_without_extra_slashes(path))
 
 
 def _read_head_with_url(words: list[bytes], after: bytes) -> RequestHead:

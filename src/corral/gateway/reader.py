@@ -27,16 +27,16 @@ _LONGEST_KEPT: Final = 2048
 class PartialHead:
     """Collects a head that arrives in several pieces. Most heads arrive in one and do not get here."""
 
-    __slots__ = ("_limit", "_received", "_scanned")
+    __slots__ = ("_limit", "_scanned", "received")
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._received = bytearray()
         self._scanned = 0
+        self.received = bytearray()
 
     def add(self, data: bytes) -> bytes:
         """Return everything received once the head is complete, else b"". Raise `GatewayRefusal`."""
-        received = self._received
+        received = self.received
         received += data
         since = max(self._scanned - len(END), 0)
         self._scanned = len(received)

@@ -19,7 +19,7 @@ from corral.gateway.answers import CONTINUE, Answer, GatewayRefusal
 from corral.gateway.bodies import HeldBody, body_too_large, keyless_too_large, overloaded
 from corral.gateway.config import Limits, TimeOuts
 from corral.gateway.exchange import Exchange, Services
-from corral.gateway.head import RequestHead
+from corral.gateway.head import RequestHead, path_seen_in
 from corral.gateway.inference import ANTHROPIC_PATHS
 from corral.gateway.reader import END, PartialHead, RequestReader, head_too_large
 from corral.gateway.routes import Admission, CorsPolicy, Router
@@ -242,7 +242,13 @@ class ClientConnection(asyncio.Protocol):
             else:
                 self._take_body(data)
         except GatewayRefusal as refusal:
+            self._see_path(data)
             self.refuse(refusal)
+
+    def _see_path(self, data: bytes) -> None:
+        """Learn the path of a head that is not accepted, as far as it can be seen."""
+        if self._head is _NO_HEAD:
+            self._head = path_seen_in(data if self._partial is None else bytes(self._partial.received))
 
     def _yield_turn(self) -> None:
         """Go on in the next turn of the loop. Until then nothing is processed or read."""
@@ -263,13 +269,8 @@ class ClientConnection(asyncio.Protocol):
     def _take_head(self, data: bytes) -> None:
         if self._partial is not None or (end := data.find(END)) < 0:
             self._begin_head()
-            if self._partial is None:
-                self._partial = PartialHead(self._limits.head)
-            data = self._partial.add(data)
-            if not data:
-                return
-            self._partial = None
-            end = data.find(END)
+            self._collect_head(data)
+            return
         if data.startswith(b"\r\n"):
             if data.startswith(_EMPTY_LINES):
                 raise GatewayRefusal.bad_framing("there are only empty lines")
@@ -280,6 +281,14 @@ class ClientConnection(asyncio.Protocol):
         if end > self._limits.head:
             raise head_too_large()
         self._begin_request(data[:end], data[end:])
+
+    def _collect_head(self, data: bytes) -> None:
+        """Keep a part of a head. Once it is complete, it is processed like one that arrived in one piece."""
+        if self._partial is None:
+            self._partial = PartialHead(self._limits.head)
+        self._held = self._partial.add(data)
+        if self._held:
+            self._partial = None
 
     def _begin_head(self) -> None:
         """Start the deadline of a head that arrives in pieces. It counts from the first byte."""
@@ -494,6 +503,7 @@ class ClientConnection(asyncio.Protocol):
                 self.refuse(GatewayRefusal(408, "the body did not come in time", code="request_timeout", closes=True))
             case _State.HEAD if self._in_head:
                 self._services.tally.time_outs["head"] += 1
+                self._see_path(b"")
                 self.refuse(GatewayRefusal(408, "the head did not come in time", code="request_timeout", closes=True))
             case _:
                 self.abort()

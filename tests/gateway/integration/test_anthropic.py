@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from corral.gateway.config import Limits
+from corral.gateway.config import Limits, TimeOuts
 from corral.wire.view import ModelEntry
 from tests.kit.engine import EngineConnection, EngineRequest, json_answer
 from tests.kit.gateway import KEY, MODEL, ClientAnswer, GatewayWorld, chat, replicas, request, world
@@ -115,3 +115,33 @@ async def test_an_engine_that_dies(gateway: GatewayWorld) -> None:
     await serving(gateway)
     gateway.engine.behave = dying
     assert error_of(await gateway.ask(request(chat(), path=MESSAGES)))[:2] == (502, "api_error")
+
+
+EARLY = {
+    "two codings": (400, b"Transfer-Encoding: gzip, chunked\r\n"),
+    "an expectation": (417, b"Expect: 200-ok\r\n"),
+    "a large head": (431, b"X-Large: %b\r\n" % (b"x" * 70_000)),
+    "a bare line feed": (400, b"X: a\nb\r\n"),
+}
+
+
+@pytest.mark.parametrize("target", [MESSAGES, f"http://corral.test{MESSAGES}?beta=true", f"/{MESSAGES}/"])
+@pytest.mark.parametrize("name", EARLY)
+async def test_a_head_that_is_not_understood_is_refused_in_the_form_of_its_path(
+    gateway: GatewayWorld, name: str, target: str
+) -> None:
+    status, line = EARLY[name]
+    data = request(None, path=target, head=line)
+    for pieces in ([data], [data[:100], data[100:]]):
+        async with gateway.client() as client:
+            await client.send(*pieces)
+            answer = await client.read_answer()
+        assert error_of(answer)[0] == status
+    other = await gateway.ask(request(None, head=line))
+    assert set(other.error) == {"message", "type", "param", "code"}
+
+
+async def test_a_head_that_comes_too_slowly_is_refused_in_the_form_of_its_path() -> None:
+    async with world(time_outs=TimeOuts(head=0.1, linger=0.1)) as strict, strict.client() as client:
+        await client.send(request(None, path=MESSAGES)[:-10])
+        assert error_of(await client.read_answer())[0] == 408

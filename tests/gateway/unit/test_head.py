@@ -58,6 +58,24 @@ def test_slashes_at_the_end_of_a_path_mean_nothing(sent: bytes, path: bytes) -> 
 
 
 @pytest.mark.parametrize(
+    ("sent", "path"),
+    [
+        (b"//v1/models", b"/v1/models"),
+        (b"///v1/models//?q=//", b"/v1/models"),
+        (b"//docs", b"//docs"),
+        (b"//ui/", b"//ui"),
+        (b"http://there//v1/models", b"/v1/models"),
+        (b"/a//b", b"/a//b"),
+    ],
+)
+def test_slashes_at_the_start_of_a_path_of_openais_are_one(sent: bytes, path: bytes) -> None:
+    """Clients join a base URL that ends with a slash and a path."""
+    head = RequestReader().read_head(b"GET %b HTTP/1.1\r\nHost: here\r\n\r\n" % sent)
+
+    assert head.path == path
+
+
+@pytest.mark.parametrize(
     ("target", "host", "path", "query"),
     [
         (b"http://there:8080/v1/models?a=/&b=?", b"there:8080", b"/v1/models", b"a=/&b=?"),
