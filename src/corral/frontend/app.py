@@ -25,7 +25,7 @@ from corral.base.logs import log_context
 from corral.frontend.api.description import describe
 from corral.frontend.api.route import AdminContext, answer, starlette_route
 from corral.frontend.routes import ROUTES
-from corral.wire.refusals import SAFETY_HEADERS
+from corral.wire.refusals import OPENAI_PATHS, SAFETY_HEADERS, openai_refusal
 
 log = logging.getLogger(__name__)
 
@@ -85,12 +85,17 @@ class RequestNames:
             await self._app(scope, receive, send_named)
 
 
+_CODES: Final = {404: "unknown_route", 405: "method_not_allowed"}
+
+
 async def _no_route(request: Request, error: Exception) -> Response:
     if not isinstance(error, HTTPException):
         raise error
     reason, hint = ("no such route", "; /docs lists all") if error.status_code == 404 else (error.detail, "")
     message = f"{reason}: {request.method} {request.url.path[:200]}{hint}"
-    body = {"error": {"code": error.status_code, "message": message, "type": "invalid_request_error"}}
+    body: object = {"error": {"code": error.status_code, "message": message, "type": "invalid_request_error"}}
+    if request.url.path.startswith(OPENAI_PATHS):
+        body = openai_refusal(error.status_code, message, _CODES.get(error.status_code, "invalid_request"))
     headers = {"Allow": ", ".join(_methods_at(request))} if error.status_code == 405 else error.headers
     return answer(body, error.status_code, headers)
 
@@ -104,6 +109,8 @@ def _methods_at(request: Request) -> list[str]:
 async def _failed(request: Request, error: Exception) -> Response:
     """Answer a programming error with a general message; the details are only in the log."""
     log.error("request failed", exc_info=error, extra={"event": "request.failed", "path": request.url.path})
+    if request.url.path.startswith(OPENAI_PATHS):
+        return answer(openai_refusal(500, "internal error", "internal_error"), 500)
     return answer({"error": {"code": 500, "message": "internal error", "type": "internal_error"}}, 500)
 
 

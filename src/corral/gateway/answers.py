@@ -7,10 +7,10 @@ from typing import Final, Self
 
 import msgspec
 
-from corral.adapter.dialects.engine_errors import anthropic_error, error_type
+from corral.adapter.dialects.engine_errors import anthropic_error
 from corral.wire.keys import Scope
 from corral.wire.models import REASON_SENTENCES, LoadReason
-from corral.wire.refusals import SAFETY_HEADERS
+from corral.wire.refusals import SAFETY_HEADERS, error_type
 from corral.wire.refusals import Refusal as LocalAiRefusal
 from corral.wire.view import Loading
 

@@ -17,7 +17,7 @@ from corral.gateway.head import RequestHead
 from corral.gateway.inference import ROUTES, Inference
 from corral.gateway.passing import METRICS_PATH, FromWorker, Metrics, Passing
 from corral.wire.keys import UNCHECKED, KeylessRoute, RequiredProof, find_keyless
-from corral.wire.refusals import BEARER_REQUIRED, KEY_REQUIRED, SESSION_OVER
+from corral.wire.refusals import BEARER_REQUIRED, KEY_REQUIRED, OPENAI_PATHS, SESSION_OVER
 from corral.wire.view import KeyEntry, ModelEntry
 
 ANY: Final = "*"
@@ -36,7 +36,7 @@ _HEALTH: Final = frozenset({b"/healthz", b"/health"})
 """`/health` is what llama.cpp and vLLM call it."""
 OWN_PATHS: Final = _HEALTH | {b"/readyz"}
 """Paths that the gateway answers without asking control."""
-_OPENAI: Final = b"/v1/"
+_OPENAI: Final = OPENAI_PATHS.encode()
 
 
 class CorsPolicy:

@@ -41,6 +41,39 @@ class ErrorAnswer(msgspec.Struct, kw_only=True):
     error: ErrorDetail
 
 
+class OpenAiErrorDetail(msgspec.Struct, kw_only=True):
+    """What went wrong, for clients of OpenAI's API."""
+
+    message: str
+    """One sentence for people."""
+    type: str
+    param: str | None = None
+    """The field that is wrong."""
+    code: str
+    """A word for programs."""
+
+
+class OpenAiErrorAnswer(msgspec.Struct, kw_only=True):
+    """Body of an error below `/v1/`."""
+
+    error: OpenAiErrorDetail
+
+
+OPENAI_PATHS: Final = "/v1/"
+"""What the paths of OpenAI's API begin with."""
+_OPENAI_TYPES: Final = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+
+
+def error_type(status: int) -> str:
+    """Return OpenAI's error type for a status."""
+    return _OPENAI_TYPES.get(status) or ("server_error" if status >= 500 else "invalid_request_error")
+
+
+def openai_refusal(status: int, message: str, code: str) -> OpenAiErrorAnswer:
+    """Return an error in the format of OpenAI."""
+    return OpenAiErrorAnswer(error=OpenAiErrorDetail(message=message, type=error_type(status), code=code))
+
+
 class Acknowledged(msgspec.Struct, kw_only=True):
     """Body of an answer that has nothing else to say."""
 

@@ -11,6 +11,7 @@ import msgspec
 
 from corral.base.unreadable_json import UNREADABLE_JSON
 from corral.wire.models import COUNT_TOKENS, MESSAGES
+from corral.wire.refusals import error_type
 
 _encode: Final = msgspec.json.encode
 _TOO_LONG: Final = re.compile(
@@ -40,7 +41,6 @@ _JARGON: Final = re.compile(r"\[json\.exception\.\w+\.\d+\] ")
 _MENDABLE: Final = re.compile(rb"but is null|Field 'n':")
 """llama.cpp refuses null values, which mean "not given", and more answers than it has slots."""
 _PARAMS: Final = {"json_schema": "response_format"}
-_TYPES: Final = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 _CODES: Final = {
     401: "invalid_api_key",
     403: "permission_denied",
@@ -131,11 +131,6 @@ def _error_text(document: Any, error: Any) -> str:
         if text:
             return text if isinstance(text, str) else _encode(text).decode()
     return ""
-
-
-def error_type(status: int) -> str:
-    """Return OpenAI's error type for a status."""
-    return _TYPES.get(status) or ("server_error" if status >= 500 else "invalid_request_error")
 
 
 class _ErrorMessage(msgspec.Struct):

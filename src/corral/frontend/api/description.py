@@ -12,7 +12,7 @@ from corral.frontend.access.decide import Permission
 from corral.frontend.api.parameters import QueryField, field_of
 from corral.frontend.api.route import JSON, STATUS_OF_CODE, Access, BodyTooLarge, Dialect, RouteSpec
 from corral.wire.plans import PlanError
-from corral.wire.refusals import ErrorAnswer, ErrorDetail, Refusal
+from corral.wire.refusals import ErrorAnswer, ErrorDetail, OpenAiErrorAnswer, Refusal
 from corral.wire.sessions import SESSION_EXPIRED
 
 _PARAMETER: Final = re.compile(r"\{(\w+)(?::\w+)?\}")
@@ -63,7 +63,7 @@ def describe(routes: Sequence[RouteSpec]) -> dict[str, Any]:
 
 def _kinds(route: RouteSpec) -> Iterator[object]:
     """All types that the description of a route names."""
-    yield from (ErrorAnswer, Refusal)
+    yield from (ErrorAnswer, OpenAiErrorAnswer, Refusal)
     yield from (kind for kind in (route.takes, route.gives) if kind is not None)
     yield from route.streams.values()
     yield from route.refusals.values()
@@ -194,11 +194,14 @@ def _nested(schema: dict[str, Any]) -> dict[str, Any]:
     return {"allOf": [schema]} if "$ref" in schema else schema
 
 
+_USUAL_REFUSALS: Final = {Dialect.NATIVE: ErrorAnswer, Dialect.OPENAI: OpenAiErrorAnswer}
+
+
 def _refusal(route: RouteSpec, code: int, schemas: Schemas) -> dict[str, Any]:
     """The body of an error: in the form of the route's dialect, or of its own."""
     if route.media != JSON and code in route.codes:
         return {route.media: {"schema": _TEXT}}
-    usual = ErrorAnswer if route.dialect is Dialect.NATIVE else Refusal
+    usual = _USUAL_REFUSALS.get(route.dialect, Refusal)
     route_body = route.refusals.get(code)
     return {JSON: {"schema": schemas.any_of([usual] if route_body is None else [route_body, usual])}}
 

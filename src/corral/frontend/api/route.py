@@ -39,7 +39,7 @@ from corral.frontend.store.secrets import Secrets
 from corral.wire.backends import read_galleries
 from corral.wire.go_json import decode
 from corral.wire.keys import bearer
-from corral.wire.refusals import BEARER_REQUIRED, KEY_REQUIRED, SESSION_OVER, node_refusal
+from corral.wire.refusals import BEARER_REQUIRED, KEY_REQUIRED, SESSION_OVER, node_refusal, openai_refusal
 from corral.wire.sessions import has_session
 
 log = logging.getLogger(__name__)
@@ -153,6 +153,8 @@ class Dialect(StrEnum):
     """The routes behind LocalAI's pages, whose errors are a text alone."""
     LOCALAI_CLI = "localai-cli"
     """Their twins for programs, whose errors have no type."""
+    OPENAI = "openai"
+    """The routes below `/v1/`, which clients of OpenAI's API call."""
     NATIVE = "native"
 
 
@@ -331,20 +333,31 @@ async def _serve(spec: RouteSpec, context: AdminContext, request: Request) -> Re
         return await spec.handler(context, request, Caller(claim=claim))
     principal = await principal_of(request.headers, context.access.authenticator)
     if principal is None:
-        return _unknown_caller(request)
+        return _unknown_caller(spec, request)
     if principal.session is not None and (problem := _cross_site(context, request, principal)) is not None:
         return cross_site_refusal(problem)
     if not principal.can(permission):
-        message = _missing(permission)
-        return answer({"error": {"code": 403, "message": message, "type": "authorization_error"}}, 403)
+        return _not_permitted(spec, permission)
     return await spec.handler(context, request, Caller(principal=principal))
 
 
-def _unknown_caller(request: Request) -> Response:
+def _unknown_caller(spec: RouteSpec, request: Request) -> Response:
     """The answer to a caller without valid credentials. With an expired session cookie it says that the session is
     over."""
-    has_cookie = presented_key(request.headers) is None and has_session(request.headers.get("cookie", ""))
-    return answer(SESSION_OVER if has_cookie else KEY_REQUIRED, 401, {"WWW-Authenticate": "Bearer"})
+    key = presented_key(request.headers)
+    has_cookie = key is None and has_session(request.headers.get("cookie", ""))
+    body: object = SESSION_OVER if has_cookie else KEY_REQUIRED
+    if spec.dialect is Dialect.OPENAI and not has_cookie:
+        missing = openai_refusal(401, "an API key is required: send it as `Authorization: Bearer …`", "missing_api_key")
+        body = missing if key is None else openai_refusal(401, "this API key is not valid", "invalid_api_key")
+    return answer(body, 401, {"WWW-Authenticate": "Bearer"})
+
+
+def _not_permitted(spec: RouteSpec, permission: Permission) -> Response:
+    message = _missing(permission)
+    if spec.dialect is Dialect.OPENAI:
+        return answer(openai_refusal(403, message, "missing_scope"), 403)
+    return answer({"error": {"code": 403, "message": message, "type": "authorization_error"}}, 403)
 
 
 def _cross_site(context: AdminContext, request: Request, principal: Principal) -> str | None:
@@ -377,4 +390,6 @@ def _error_answer(spec: RouteSpec, error: CorralError, status: int) -> Response:
             body = {"code": status, "message": error.message, "type": ""}
         case Dialect.LOCALAI:
             body = {"code": status, "message": error.message, "type": "node_error"}
+        case Dialect.OPENAI:
+            body = openai_refusal(status, error.message, error.code).error
     return answer({"error": body}, status, {"Retry-After": _RETRY_AFTER_SECONDS} if error.retryable else {})

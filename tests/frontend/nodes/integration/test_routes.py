@@ -241,6 +241,48 @@ async def test_the_doctor_finds_nothing_wrong_with_a_sound_frontend(frontend: Fr
     }
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "status", "code"),
+    [
+        ("POST", "/v1/images/generations", 404, "unknown_route"),
+        ("POST", "/v1/moderations", 404, "unknown_route"),
+        ("GET", "/v1/files", 404, "unknown_route"),
+        ("POST", "/v1/models/capabilities", 405, "method_not_allowed"),
+    ],
+)
+async def test_openais_clients_read_in_their_form_that_there_is_no_such_route(
+    frontend: Frontend, method: str, path: str, status: int, code: str
+) -> None:
+    missing = await frontend.call(method, path)
+    error = missing.json()["error"]
+    assert (missing.status, error["code"], error["type"], error["param"]) == (
+        status,
+        code,
+        "invalid_request_error",
+        None,
+    )
+    assert f"{method} {path}" in error["message"]
+
+
+async def test_openais_clients_read_in_their_form_what_a_key_lacks(frontend: Frontend) -> None:
+    path = "/v1/models/capabilities"
+    nobody = await frontend.call("GET", path, key="")
+    assert (nobody.status, nobody.headers["www-authenticate"]) == (401, "Bearer")
+    error = nobody.json()["error"]
+    assert (error["code"], error["type"], error["param"]) == ("missing_api_key", "authentication_error", None)
+    gateway = await frontend.call("POST", "/api/v1/keys", {"name": "gateway", "scopes": ["gateway"]})
+    refused = await frontend.call("GET", path, key=gateway.json()["key"])
+    error = refused.json()["error"]
+    assert (refused.status, error["code"], error["type"], error["param"]) == (
+        403,
+        "missing_scope",
+        "permission_error",
+        None,
+    )
+    localai = await frontend.call("GET", "/api/models/capabilities", key=gateway.json()["key"])
+    assert localai.json()["error"]["code"] == 403
+
+
 async def test_the_api_describes_itself(frontend: Frontend) -> None:
     api = await get(frontend, "/openapi.json")
     assert "/api/nodes/{id}/labels/{key}" in api["paths"]

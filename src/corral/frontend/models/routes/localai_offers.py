@@ -235,7 +235,7 @@ _CAPABILITIES = replace(
 ROUTES = [
     _PAGE,
     _CAPABILITIES,
-    replace(_CAPABILITIES, path="/v1/models/capabilities"),
+    replace(_CAPABILITIES, path="/v1/models/capabilities", dialect=Dialect.OPENAI),
     replace(
         _PAGE,
         path="/api/models/variants/{id:path}",
