@@ -10,6 +10,7 @@ from typing import Any, Final, cast
 
 from corral.base.clock import SystemClock
 from corral.base.tls_keys import PrivateKey
+from corral.gateway.bodies import UnfinishedHeads
 from corral.gateway.config import GatewayConfig, Limits
 from corral.gateway.dispatch import RequestDispatcher, Tasks
 from corral.gateway.engine_dialling import EngineDialler
@@ -155,6 +156,7 @@ class WireGateway:
             ledger=Ledger("g"),
             tasks=tasks,
             fleet=no_fleet(loop),
+            heads=UnfinishedHeads(config.limits.unfinished_heads),
         )
         replica = ReplicaEntry(id="r", model="m", node_id="n", url="http://engine:2", key="rk")
         key = KeyEntry(hash=hash_secret(KEY), id="key", scopes=("inference",))

@@ -1,4 +1,5 @@
-"""Memory budget for request bodies, per request and for the whole process; and inflation of gzip bodies.
+"""Memory budgets for request bodies, per request and for the whole process, and for unfinished heads; and inflation of
+gzip bodies.
 
 Bodies for models may be compressed with gzip. They are inflated here because engines accept only plain ones.
 
@@ -87,6 +88,30 @@ class HeldBody:
         elif self._held:
             self._all.keyed -= self._held
             self._held = 0
+
+
+class UnfinishedHeads:
+    """Counts the bytes of heads that have begun, on connections that have shown no valid key.
+
+    When the budget is used up, the oldest of these heads is given up. One that arrives in one piece is never counted.
+    """
+
+    def __init__(self, budget: int) -> None:
+        self._budget = budget
+        self._sizes: dict[Callable[[], None], int] = {}
+        """By the callback that gives a head up, the oldest first."""
+        self.held = 0
+
+    def grow(self, give_up: Callable[[], None], size: int) -> None:
+        """Count `size` more bytes of a head. May give up any head, this one included; each is expected to `drop`."""
+        self._sizes[give_up] = self._sizes.get(give_up, 0) + size
+        self.held += size
+        while self.held > self._budget:
+            next(iter(self._sizes))()
+
+    def drop(self, give_up: Callable[[], None]) -> None:
+        """Stop counting a head: it is complete, or its connection is closed."""
+        self.held -= self._sizes.pop(give_up, 0)
 
 
 def overloaded() -> GatewayRefusal:

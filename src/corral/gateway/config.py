@@ -145,6 +145,9 @@ class Limits:
     keyless_bodies: int = 16 * 1024 * 1024
     """All bodies of requests without a valid key. Separate from `bodies`, so that strangers cannot use up what
     others need."""
+    unfinished_heads: int = 8 * 1024 * 1024
+    """All heads that have begun on connections without a valid key. Heads of ordinary clients arrive in one piece or
+    within a moment."""
     body_speed: int = setting(
         size("0", "1024MiB"),
         """Bytes per second, on average, that a body must arrive with after its first 10 seconds, or it is refused with

@@ -16,7 +16,7 @@ from corral.base.clock import Clock
 from corral.base.ids import RequestIds
 from corral.base.own_network import ForbiddenAddress
 from corral.gateway.answers import Answer, GatewayRefusal
-from corral.gateway.bodies import Bodies
+from corral.gateway.bodies import Bodies, UnfinishedHeads
 from corral.gateway.config import GatewayConfig
 from corral.gateway.dispatch import RequestDispatcher, Tasks
 from corral.gateway.fleet_dialling import FleetDialler
@@ -59,6 +59,7 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
     ledger: Ledger
     tasks: Tasks
     fleet: FleetDialler
+    heads: UnfinishedHeads
     bodies: Bodies = msgspec.field(default_factory=Bodies)
     tally: Tally = msgspec.field(default_factory=Tally)
     request_ids: RequestIds = msgspec.field(default_factory=RequestIds)

@@ -191,7 +191,7 @@ class ClientConnection(asyncio.Protocol):
         self.body_sent()
         self._reader.close()
         self._held = b""
-        self._partial = None
+        self._drop_partial()
         self.write = _nowhere
         self._services.tally.open_connections -= 1
         self._registry.closed(self)
@@ -288,7 +288,19 @@ class ClientConnection(asyncio.Protocol):
             self._partial = PartialHead(self._limits.head)
         self._held = self._partial.add(data)
         if self._held:
+            self._drop_partial()
+        elif not self._sender.is_known:
+            self._services.heads.grow(self._give_up_head, len(data))
+
+    def _drop_partial(self) -> None:
+        if self._partial is not None:
             self._partial = None
+            self._services.heads.drop(self._give_up_head)
+
+    def _give_up_head(self) -> None:
+        """Drop a head that is not complete to make room for others."""
+        self._see_path(b"")
+        self.refuse(overloaded())
 
     def _begin_head(self) -> None:
         """Start the deadline of a head that arrives in pieces. It counts from the first byte."""
@@ -513,7 +525,7 @@ class ClientConnection(asyncio.Protocol):
         self.body_sent()
         self._state = _LINGERING
         self._held = b""
-        self._partial = None
+        self._drop_partial()
         is_known = self._sender.is_known
         self._remaining = _KNOWN_LINGER_BYTES if is_known else _LINGER_BYTES
         self._deadline = self._time() + (self._time_outs.known_linger if is_known else self._time_outs.linger)

@@ -16,6 +16,7 @@ from functools import partial
 from typing import Final
 
 from corral.base.accepting import Acceptor
+from corral.base.memory import FreedMemory
 from corral.gateway.exchange import Services
 from corral.gateway.relay import ClientConnection
 from corral.gateway.routes import Router
@@ -123,6 +124,7 @@ class Server:
         self._handshakes: set[Handshake] = set()
         """TLS handshakes in progress."""
         self.senders = Senders(services.config, services.tally.refusals)
+        self._freed = FreedMemory()
         self._all_gone = asyncio.Event()
         self._all_gone.set()
         shortest = min(astuple(services.config.time_outs))
@@ -190,6 +192,7 @@ class Server:
             client.sweep(now)
         self.senders.strangers.sweep(now)
         self._services.pool.sweep(now)
+        self._freed.look(self._services.bodies.held + self._services.heads.held, now)
 
     # Called by clients.
 

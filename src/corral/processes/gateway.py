@@ -21,6 +21,7 @@ from corral.base.ids import new_incarnation
 from corral.base.own_network import is_this_machine
 from corral.base.processes import look_for_garbage_rarely
 from corral.base.tasks import run_services, stop_on_signals
+from corral.gateway.bodies import UnfinishedHeads
 from corral.gateway.config import GatewayConfig, Limits
 from corral.gateway.control_link import ControlLink, GatewayReporter, ViewFollower
 from corral.gateway.dispatch import RequestDispatcher, Tasks
@@ -146,6 +147,7 @@ def wire(config: GatewayConfig, link: ControlLink, clock: Clock, ports: frozense
         ledger=Ledger(new_incarnation()),
         tasks=tasks,
         fleet=fleet,
+        heads=UnfinishedHeads(config.limits.unfinished_heads),
     )
 
 

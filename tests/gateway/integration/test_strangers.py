@@ -9,6 +9,7 @@ from ipaddress import ip_network
 import msgspec
 import pytest
 
+from corral.base.memory import FreedMemory
 from corral.gateway.config import Limits, TimeOuts
 from corral.gateway.relay import ClientConnection
 from corral.wire.keys import hash_secret
@@ -247,6 +248,44 @@ async def test_bodies_without_keys_use_up_a_budget_of_their_own_only() -> None:
         for client in slow[2:]:
             client.writer.transport.abort()
         await small.until(lambda: bodies.keyless == 0 and not bodies.strangers)
+
+
+async def test_heads_that_do_not_end_use_up_a_budget_of_strangers_only() -> None:
+    async with world(limits=Limits(unfinished_heads=3000)) as small, AsyncExitStack() as stack:
+        known = await stack.enter_async_context(small.client())
+        await known.send(request(chat()))
+        assert (await known.read_answer()).status == 200
+        data = request(chat(), head=b"X-Long: %b\r\n" % (b"x" * 2000))
+        await known.send(data[:1000])
+        slow = [await stack.enter_async_context(small.client()) for _ in range(5)]
+        for client in slow:
+            await client.send(data[:500], data[500:1000])
+        heads = small.gateway.services.heads
+        answers = [await client.read_answer() for client in slow[:2]]  # the oldest had to make room
+        assert [(answer.status, answer.error["code"]) for answer in answers] == [(503, "overloaded")] * 2
+        await small.until(lambda: heads.held == 3000)
+        assert (await small.ask(data)).status == 200  # what comes in one piece finds room
+        await small.until(lambda: heads.held == 3000)
+        for client in (known, slow[2]):
+            await client.send(data[1000:])
+            assert (await client.read_answer()).status == 200
+        for client in slow[3:]:
+            client.writer.transport.abort()
+        await small.until(lambda: heads.held == 0 and not heads._sizes)
+
+
+async def test_memory_of_large_bodies_is_given_back(gateway: GatewayWorld) -> None:
+    given: list[float] = []
+    server, services = gateway.gateway.server, gateway.gateway.services
+    server._freed = FreedMemory(lambda: given.append(services.bodies.held))
+    async with gateway.client() as client:
+        await client.send(request(chat(text="x" * 16_000_000))[:-5])
+        await gateway.until(lambda: services.bodies.held > 15_000_000)
+        server._sweep(services.loop.time())
+        assert not given
+    await gateway.until_quiet()
+    server._sweep(services.loop.time())
+    assert given == [0]
 
 
 async def test_a_worker_that_control_accepts_is_no_stranger_any_more() -> None:

@@ -202,6 +202,7 @@ def check_nothing_is_left(gateway: WireGateway, client: Wire) -> None:
     assert not gateway.clients
     assert not gateway.services.directory.in_flight()
     assert not gateway.services.bodies.held
+    assert not gateway.services.heads.held
     assert not gateway.services.dispatcher.waiting()
     assert gateway.pool.open_count == gateway.pool.idle_count
 
