@@ -13,6 +13,7 @@ from typing import Final
 from corral.base.ids import is_request_id
 from corral.gateway.answers import GatewayRefusal
 from corral.wire.keys import API_KEY_HEADERS, bearer
+from corral.wire.refusals import OPENAI_PATHS
 from corral.wire.sessions import CSRF_HEADER
 from corral.wire.view import KeyEntry
 
@@ -37,6 +38,7 @@ MOST_HOPS: Final = 4
 _HOP_DIGITS: Final = 3
 _API_KEYS: Final = tuple(name.encode() for name in API_KEY_HEADERS)
 _END: Final = b"\r\n\r\n"
+_OPENAI: Final = OPENAI_PATHS.encode()
 _LONGEST_LINE: Final = 1024
 """How much of a head that was not accepted is searched for its path."""
 _VERSIONS: Final = frozenset({b"HTTP/1.0", b"HTTP/1.1"})
@@ -211,8 +213,11 @@ def read_head(raw: bytes) -> RequestHead:
 
 
 def _without_extra_slashes(path: bytes) -> bytes:
-    """Return the path with one slash at its start and none at its end, since base URLs may end with one."""
-    path = b"/" + path.lstrip(b"/")
+    """Return the path without slashes at its end, and with one at its start if it is below `/v1/`: base URLs of clients
+    may end with a slash. All other paths have one spelling."""
+    joined = b"/" + path.lstrip(b"/")
+    if joined.startswith(_OPENAI):
+        path = joined
     return path if path == PAGE_PATH else path.rstrip(b"/") or b"/"
 
 
