@@ -266,8 +266,13 @@ async def test_the_last_administrator_key_is_revoked_only_after_another_was_made
     assert "the last administrator key; make another one first" in refused.body.decode()
     assert (await frontend.call("GET", "/api/nodes")).status == 200
 
-    other = await new_key(frontend, "admin", expires_in="1h")
+    brief = await new_key(frontend, "admin", expires_in="1h")
+    refused = await frontend.call("DELETE", f"/api/v1/keys/{last}", key=brief["key"])
+    assert (refused.status, "make another one first that does not expire" in refused.body.decode()) == (409, True)
+
+    other = await new_key(frontend, "admin")
     assert (await frontend.call("DELETE", f"/api/v1/keys/{last}", key=other["key"])).status == 204
+    assert (await frontend.call("DELETE", f"/api/v1/keys/{brief['id']}", key=other["key"])).status == 204
     assert (await frontend.call("DELETE", f"/api/v1/keys/{other['id']}", key=other["key"])).status == 409
 
 
