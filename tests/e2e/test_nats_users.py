@@ -1,7 +1,6 @@
 """Users of nodes on a NATS server of one's own, over real processes: they come with approval and end with the node."""
 
 import asyncio
-import shutil
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -134,14 +133,14 @@ async def test_a_removed_node_is_off_nats_within_a_second_and_does_not_come_back
 
 @pytest.mark.parametrize("dialect", DIALECTS)
 async def test_a_new_account_ends_all_users_of_the_old_one_and_nodes_come_back_by_themselves(
-    tmp_path: Path, database_source: DatabaseSource, dialect: str
+    tmp_path: Path, database_source: DatabaseSource, dialect: str, corral: Any
 ) -> None:
-    """As the guide to lost keys has it: the files of the keys are deleted, server and frontends start again."""
+    """As the guide to lost keys has it: the command makes new keys, server and frontends start again."""
     async with running_fleet(tmp_path, database_source, dialect) as fleet:
-        await _renew_account(fleet)
+        await _renew_account(fleet, corral)
 
 
-async def _renew_account(fleet: Fleet) -> None:
+async def _renew_account(fleet: Fleet, corral: Any) -> None:
     frontend, folder, thief = fleet.frontend, fleet.folder / "nats", NodeId((await fleet.register("stolen"))["id"])
     await frontend.approve(thief)
     user = await fleet.register("stolen")
@@ -152,10 +151,9 @@ async def _renew_account(fleet: Fleet) -> None:
 
         await frontend.stop()
         await fleet.nats.stop()
-        for name in ("authority.json", "system.creds"):
-            (folder / name).unlink()
-        shutil.rmtree(folder / "accounts")
-        write_for_own_server(folder)
+        done = await asyncio.to_thread(corral, "keys", "rotate-nats", str(folder))
+        assert done.returncode == 0, done.stderr
+        assert f"Give {folder / 'logins.conf'} to the servers" in done.stdout
         async with NatsServer(folder, port=fleet.nats.port) as nats:
             for name, value in nats.frontend_environment.items():
                 frontend.set_variable(name, value)

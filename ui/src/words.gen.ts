@@ -60,6 +60,7 @@ export const WORDS = {
   },
   model: {
     loaded: { label: "Loaded", tone: "green", glyph: "●", tooltip: "At least one replica answers requests." },
+    not_reachable: { label: "Not reachable", tone: "red", glyph: "✕", tooltip: "It is loaded, and no request gets there. It says why." },
     loading: { label: "Loading", tone: "blue", glyph: "◐", tooltip: "It is being loaded; requests wait for it." },
     failed: { label: "Failed", tone: "red", glyph: "✕", tooltip: "The last load failed, and says why." },
     cold: { label: "Cold", tone: "grey", glyph: "○", tooltip: "Nothing asks for it. The first request loads it." },

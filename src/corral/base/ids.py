@@ -136,6 +136,17 @@ def source_of(host: str) -> str:
     return str(ipaddress.IPv6Network((int(address), _SOURCE_PREFIX), strict=False))
 
 
+def is_same_source(source: str, other: str) -> bool:
+    """Whether two sources, as `source_of` gives them, may be the same machine: a machine calls itself from any of its
+    loopback addresses."""
+    return source == other or (_is_loopback_source(source) and _is_loopback_source(other))
+
+
+def _is_loopback_source(source: str) -> bool:
+    address = parsed_ip(source.partition("/")[0])
+    return source == _LOOPBACK_V6 or (address is not None and address.is_loopback)
+
+
 def parsed_ip(text: str) -> IpAddress | None:
     """Parse an IP address; None when it is not one. IPv4-mapped IPv6 addresses become IPv4."""
     try:
@@ -145,3 +156,6 @@ def parsed_ip(text: str) -> IpAddress | None:
     if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
         return address.ipv4_mapped
     return address
+
+
+_LOOPBACK_V6: Final = source_of("::1")

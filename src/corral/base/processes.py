@@ -1,4 +1,4 @@
-"""Child processes: started, waited for, heard, ended; and the collector's settings for processes that live long.
+"""Child processes: started, waited for, heard, ended; and what processes that live long set for themselves.
 
 Restarting a child is the caller's decision.
 """
@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import gc
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -35,6 +36,17 @@ def look_for_garbage_rarely() -> None:
     """
     gc.freeze()
     gc.set_threshold(_ALLOCATIONS, 20, 20)
+
+
+def allow_descriptors(useful: int) -> int:
+    """Raise the limit of open files and sockets to what is useful, as far as allowed; return how many of these this
+    process may open. Children inherit the limit."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= useful:
+        return useful
+    allowed = useful if hard == resource.RLIM_INFINITY else min(useful, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+    return allowed
 
 
 TAIL_LINES: Final = 100

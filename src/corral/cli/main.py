@@ -57,6 +57,7 @@ COMMANDS: Final = {
     "doctor": "corral.cli.fleet.doctor:doctor",
     "version": "corral.cli.main:version",
     "completion": "corral.cli.main:completion",
+    "help": "corral.cli.main:help_command",
 }
 
 
@@ -182,6 +183,13 @@ def completion(shell: str) -> None:
     assert kind is not None  # noqa: S101 - click.Choice let only known shells through
     # The base class's method: bash's own first runs bash to learn its version.
     click.echo(ShellComplete.source(kind(cli, {}, "corral", "_CORRAL_COMPLETE")))
+
+
+@click.command("help")
+@click.argument("command", nargs=-1, metavar="[COMMAND]...")
+def help_command(command: tuple[str, ...]) -> None:
+    """Print the help of a command, as its flag --help does."""
+    cli.main(args=[*command, "--help"], prog_name="corral", standalone_mode=False)
 
 
 _HIDDEN: Final = "control"

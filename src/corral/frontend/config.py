@@ -266,9 +266,9 @@ class ControlConfig(PublicPort):
     )
     nats_worker_jwt_ttl: timedelta = setting(
         duration("1m", "3650d"),
-        """How long a node's user lasts; a worker gets a new one after three quarters of it. By default 10m, so that a
-        removed node does not hear much more; with an operator's seed, which ends users at once, 24h, so that a frontend
-        may be away for long.""",
+        """How long a node's user lasts; a worker gets a new one after three quarters of it. By default 10m, and never
+        more, so that a removed node does not hear much more; with an operator's seed, which ends users at once, 24h, so
+        that a frontend may be away for long.""",
         aliases=("LOCALAI_NATS_WORKER_JWT_TTL",),
         default=Derived(
             "24h with an operator's seed, else 10m",

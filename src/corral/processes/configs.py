@@ -9,10 +9,14 @@ import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
+
+
+from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from corral.base.errors import InvalidInput, SettingInvalid
+from corral.base.words import format_duration
 from corral.processes.settings import backend_environment
 from corral.processes.settings_sources import SettingSources, resolve
 
@@ -27,6 +31,10 @@ if TYPE_CHECKING:
     from corral.hubs.config import HubsConfig
     from corral.oci.config import ImagesConfig
     from corral.worker.config import WorkerConfig
+
+
+LONGEST_UNENDED: Final = timedelta(minutes=10)
+"""How long a node's user of NATS may last where nobody can end it."""
 
 
 def control_config(settings: "ControlConfig", *, gateway_key: str = "") -> "ControlConfig":
@@ -57,6 +65,7 @@ def _with_nats_users(settings: "ControlConfig") -> "ControlConfig":
     except InvalidInput as error:
         raise SettingInvalid("nats_account_seed", error.problem) from None
     if settings.nats_system_creds is None:
+        _check_lifetime(settings.nats_worker_jwt_ttl)
         return replace(settings, minter=minter)
     from corral.bus.credentials import read_creds
     from corral.bus.revoking import Revoker
@@ -83,6 +92,17 @@ def _revoking_bus(config: "BusConfig", credentials: "CredentialsProvider") -> "N
     from corral.bus.client import NatsBus
 
     return NatsBus(config, name="corral-revocations", credentials=credentials)
+
+
+def _check_lifetime(lifetime: timedelta) -> None:
+    """Nothing but its end stops a user of NATS whose node was removed, where the operator's seed is not known."""
+    if lifetime > LONGEST_UNENDED:
+        raise SettingInvalid(
+            "nats_worker_jwt_ttl",
+            f"is {format_duration(lifetime)}, and may be 10m at most without nats_operator_seed: a removed node would "
+            "hear the fleet for so long; leave it out, or set nats_operator_seed and nats_system_creds, with which "
+            "removed nodes are cut off at once",
+        )
 
 
 def gateway_config(settings: "GatewayConfig", *, key: str = "") -> "GatewayConfig":

@@ -9,7 +9,6 @@ door is started again, callers wait in the kernel's queue.
 import argparse
 import asyncio
 import logging
-import resource
 import socket
 import ssl
 import sys
@@ -23,10 +22,11 @@ import uvloop
 from corral.base.accepting import Acceptor
 from corral.base.disclosure import refuse_inspection
 from corral.base.logs import LogOutput, set_up_logs
-from corral.base.processes import look_for_garbage_rarely
+from corral.base.processes import allow_descriptors, look_for_garbage_rarely
 from corral.base.tasks import end_tasks, start_task, stop_on_signals
 from corral.processes.exit_codes import ExitCode
 from corral.wire.fleet_tls import DoorState
+from corral.worker.callers import CallerLimits, fitting
 from corral.worker.door.relay import DoorRelay
 
 log = logging.getLogger(__name__)
@@ -34,6 +34,7 @@ log = logging.getLogger(__name__)
 _LONGEST_ORDER: Final = 4 * 1024 * 1024
 _READY: Final = b"ready\n"
 _DESCRIPTORS: Final = 65536
+"""Files and sockets that it may open, where the machine allows so many: each caller takes two."""
 
 
 def main(words: Sequence[str]) -> ExitCode:
@@ -49,15 +50,15 @@ def main(words: Sequence[str]) -> ExitCode:
     set_up_logs(options.log_name, output)
     refuse_inspection()  # it holds the node's private key
     look_for_garbage_rarely()
-    _allow_many_descriptors()
-    return uvloop.run(run_door(socket.socket(fileno=options.orders), socket.socket(fileno=options.listener)))
+    limits = fitting(CallerLimits(), allow_descriptors(_DESCRIPTORS))
+    return uvloop.run(run_door(socket.socket(fileno=options.orders), socket.socket(fileno=options.listener), limits))
 
 
-async def run_door(orders: socket.socket, listener: socket.socket) -> ExitCode:
+async def run_door(orders: socket.socket, listener: socket.socket, limits: CallerLimits) -> ExitCode:
     """Serve until the worker leaves, or a signal."""
     stop = asyncio.Event()
     with stop_on_signals(stop):
-        relay = DoorRelay()
+        relay = DoorRelay(limits)
         acceptor = Acceptor(listener, relay.take, failed=_cannot_accept)
         obeying = start_task(obey(relay, orders), name="orders")
         stopping = start_task(stop.wait(), name="stop")
@@ -88,14 +89,6 @@ async def obey(relay: DoorRelay, orders: socket.socket) -> None:
 
 def _cannot_accept(error: OSError) -> None:
     log.warning("cannot accept callers: %s", error, extra={"event": "door.accept_failed"})
-
-
-def _allow_many_descriptors() -> None:
-    """Raise the limit of open files: each caller takes two descriptors."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != resource.RLIM_INFINITY and soft < _DESCRIPTORS:
-        allowed = _DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _DESCRIPTORS)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, allowed), hard))
 
 
 if __name__ == "__main__":

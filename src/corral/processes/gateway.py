@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import errno
 import logging
-import resource
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -19,7 +18,7 @@ from corral.base.clock import Clock, SystemClock
 from corral.base.errors import AddressInUse, SettingInvalid
 from corral.base.ids import new_incarnation
 from corral.base.own_network import is_this_machine
-from corral.base.processes import look_for_garbage_rarely
+from corral.base.processes import allow_descriptors, look_for_garbage_rarely
 from corral.base.tasks import run_services, stop_on_signals
 from corral.gateway.bodies import UnfinishedHeads
 from corral.gateway.config import GatewayConfig, Limits
@@ -76,13 +75,7 @@ def main(config: GatewayConfig, *, ready: Callable[[int], None] = lambda port: N
 
 def allowed_descriptors(limits: Limits) -> int:
     """Return how many files and sockets this process may open, after raising the limit as far as needed and allowed."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    useful = 2 * limits.connections + 2 * limits.backlog + _OWN_DESCRIPTORS
-    if soft == resource.RLIM_INFINITY or soft >= useful:
-        return useful
-    allowed = useful if hard == resource.RLIM_INFINITY else min(useful, hard)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
-    return allowed
+    return allow_descriptors(2 * limits.connections + 2 * limits.backlog + _OWN_DESCRIPTORS)
 
 
 def fitting(limits: Limits, descriptors: int) -> Limits:

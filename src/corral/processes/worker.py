@@ -24,7 +24,7 @@ from corral.base.errors import CorralError, PeerRefused
 from corral.base.http_client import open_session
 from corral.base.ids import Incarnation, NodeId, new_incarnation
 from corral.base.private_files import held, make_private_directory
-from corral.base.processes import ChildCommand, look_for_garbage_rarely
+from corral.base.processes import ChildCommand, allow_descriptors, look_for_garbage_rarely
 from corral.base.tasks import running, stop_on_signals
 from corral.bus.client import NatsBus
 from corral.bus.port import Handler, Message
@@ -36,6 +36,7 @@ from corral.wire import subjects
 from corral.wire.joining import fingerprint_of
 from corral.wire.keys import hash_secret
 from corral.wire.registration import CorralHello, Feature, NatsLogin, features
+from corral.worker.callers import CallerLimits, fitting
 from corral.worker.config import FrontendConfig, WorkerConfig
 from corral.worker.confinement.confiner import Confiner
 from corral.worker.door.entrance import Entrance, PlainEntrance
@@ -61,6 +62,8 @@ from corral.worker.processes.backend_logs import BackendLogs, LogRoutes
 log = logging.getLogger(__name__)
 
 LOCK_FILE: Final = "worker.lock"
+_DESCRIPTORS: Final = 65536
+"""Files and sockets that a worker may open, where the machine allows so many: as many as its door."""
 
 
 def main(config: WorkerConfig) -> ExitCode:
@@ -211,6 +214,7 @@ async def _open_http(stack: AsyncExitStack, node: _OwnNode, entrance: Entrance, 
         readiness=lambda: [*readiness_problems(presence, node.bus), *entrance.problems()],
         bearers=tuple,
         me=node.hello.incarnation,
+        limits=fitting(CallerLimits(), allow_descriptors(_DESCRIPTORS)),
     )
     serve = partial(
         serve_health,

@@ -197,8 +197,11 @@ class ModelView(msgspec.Struct, kw_only=True):
     revision: str
     source: str
     state: str
-    """`loaded`, `loading`, `failed`, `cold` when nothing asks for it, `elsewhere` when only engines that somebody else
-    runs answer for it, or `unusable` when its file was passed over."""
+    """`loaded`, `not_reachable` when it is loaded and cannot be asked, `loading`, `failed`, `cold` when nothing asks
+    for it, `elsewhere` when only engines that somebody else runs answer for it, or `unusable` when its file was passed
+    over."""
+    reason: str = ""
+    """Why it is `not_reachable`. The load job and the replicas have reasons of their own."""
     warnings: list[str] = []
     """What its author probably meant otherwise, such as keys that nobody knows, with lines of the file."""
     replicas: list[ReplicaView] = []

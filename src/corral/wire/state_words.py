@@ -135,6 +135,7 @@ _LOAD_STEP: Final = {
 }
 _MODEL: Final = {
     "loaded": StateWord("Loaded", Tone.GREEN, "At least one replica answers requests."),
+    "not_reachable": StateWord("Not reachable", Tone.RED, "It is loaded, and no request gets there. It says why."),
     "loading": StateWord("Loading", Tone.BLUE, "It is being loaded; requests wait for it."),
     "failed": StateWord("Failed", Tone.RED, "The last load failed, and says why."),
     "cold": StateWord("Cold", Tone.GREY, "Nothing asks for it. The first request loads it."),

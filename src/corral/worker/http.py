@@ -12,9 +12,11 @@ from aiohttp import web
 
 from corral.base.errors import AddressInUse, SettingInvalid
 from corral.wire.nodes import WORKER_HEADER
+from corral.worker.callers import CallerLimits
 from corral.worker.files.bodies import drain, is_left, is_spoilt
 from corral.worker.files.keys import cleaned, decoded
 from corral.worker.files.refusals import FileRefused, check_method
+from corral.worker.http_connections import GuardedServer
 from corral.worker.membership.addresses import HostPort
 from corral.worker.membership.registration import Presence
 
@@ -49,7 +51,7 @@ def _waits_for_nats_user(presence: Presence) -> bool:
 
 
 IDLE_SECONDS: Final = 30
-"""How long a connection may stay without a complete request head: LocalAI's bound."""
+"""How long a connection may stay idle, or without a complete head, after its first request: LocalAI's bound."""
 CLOSE_SECONDS: Final = 5
 """How long requests that are being answered may delay the end."""
 MAX_HEAD_FIELD: Final = 8190
@@ -112,10 +114,12 @@ class HttpServer:
         is_open: Callable[[], bool] = lambda: False,
         admits: Callable[[web.BaseRequest, str], bool] = lambda request, path: False,
         me: str = "",
+        limits: CallerLimits | None = None,
     ) -> None:
         """`readiness` returns why the worker is not ready, `bearers` the accepted tokens, `is_open` whether none is
         needed, `admits` whether a request for a path shows something else that opens it. They are asked for every
-        request. `me` is the worker's own name, which answers of the liveness probe carry."""
+        request. `me` is the worker's own name, which answers of the liveness probe carry; `limits` are for callers
+        that have shown nothing that opens it."""
         self._identity_headers = {WORKER_HEADER: me} if me else {}
         self._address = address
         self._readiness = readiness
@@ -128,8 +132,9 @@ class HttpServer:
             "/readyz": self._readyz,
             **{path: handler for part in routes for path, handler in part.table().items()},
         }
-        server = web.Server(
+        self._server = GuardedServer(
             self._answer,
+            limits or CallerLimits(),
             access_log=None,
             logger=_SILENT,
             keepalive_timeout=IDLE_SECONDS,
@@ -139,7 +144,7 @@ class HttpServer:
             lingering_time=0,  # see LINGER_SECONDS
             auto_decompress=False,
         )
-        self._runner = web.ServerRunner(server, shutdown_timeout=CLOSE_SECONDS)
+        self._runner = web.ServerRunner(self._server, shutdown_timeout=CLOSE_SECONDS)
 
     @property
     def port(self) -> int:
@@ -169,6 +174,7 @@ class HttpServer:
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answer; where the body was not read to its end, send the answer first and read on for a while."""
+        self._server.note_head(request)
         response = await self._response(request)
         if is_spoilt(request):
             response.force_close()
@@ -204,7 +210,9 @@ class HttpServer:
         path = decoded(raw)
         # Below /v1/, however that is spelled, not even the routes are revealed without a token.
         is_private = any(f"{spelling}/".startswith("/v1/") for spelling in (raw, path, cleaned(path)))
-        if is_private and not self._is_authorised(request) and not self._admits(request, path):
+        if self._is_authorised(request) or self._admits(request, path):
+            self._server.identify(request)
+        elif is_private:
             raise FileRefused(401, "unauthorized")
         if (clean := cleaned(raw)) != raw:
             return _redirect(request, clean)

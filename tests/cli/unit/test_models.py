@@ -59,6 +59,21 @@ def model(name: str = "small", **changes: Any) -> ModelView:
 BROKEN = ModelProblemView(source="bad.yaml", name="bad", problem="is not YAML: odd in line 3")
 
 
+def test_a_model_that_no_request_reaches_is_not_shown_as_loaded(connected: Any, frontend: Any) -> None:
+    barred = model(state="not_reachable", reason="the adapter ended")
+    frontend.tell("GET /api/v1/models", ModelList(items=[barred]))
+    frontend.tell("GET /api/v1/models/small", barred)
+
+    listed, shown = connected("models", "list").out, connected("models", "show", "small").out
+
+    assert "small  Not reachable  llama-cpp" in listed
+    assert listed.splitlines()[-1] == "Not reachable: small: the adapter ended"
+    assert [line.split(maxsplit=1) for line in shown.splitlines()[1:3]] == [
+        ["State", "Not reachable"],
+        ["Why", "the adapter ended"],
+    ]
+
+
 def test_list_shows_a_table_and_the_files_that_were_passed_over(connected: Any, frontend: Any) -> None:
     alias = model("short", backend="", model="", alias_of="small", state="cold", replicas=[])
     two = model(replicas=[replica(), replica("w2")], bytes=3 * 1024**3)

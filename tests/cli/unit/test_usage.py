@@ -63,7 +63,12 @@ def test_labels_are_read_before_anybody_is_asked(connected: Any, frontend: Any) 
             ("node", "list"),
             "corral has no command 'node'; did you mean corral nodes or corral models? see: corral --help",
         ),
-        (("hlep",), "corral has no command 'hlep'; see: corral --help"),
+        (("hlep",), "corral has no command 'hlep'; did you mean corral help? see: corral --help"),
+        (("help", "nodse"), "corral has no command 'nodse'; did you mean corral nodes? see: corral --help"),
+        (
+            ("help", "nodes", "lst"),
+            "corral nodes has no command 'lst'; did you mean corral nodes list? see: corral nodes --help",
+        ),
         (
             ("nodes", "lst"),
             "corral nodes has no command 'lst'; did you mean corral nodes list? see: corral nodes --help",
@@ -87,3 +92,10 @@ def test_an_unknown_command_is_answered_with_the_near_ones(corral: Any, words: t
 )
 def test_what_can_be_chosen_stands_in_the_same_line(corral: Any, words: tuple[str, ...], sentence: str) -> None:
     assert corral(*words).err == f"error: {sentence}; see: corral {' '.join(words[:2])} --help\n"
+
+
+@pytest.mark.parametrize("words", [(), ("nodes",), ("nodes", "list"), ("help",)])
+def test_help_is_a_command_as_well_as_a_flag(corral: Any, words: tuple[str, ...]) -> None:
+    asked, flagged = corral("help", *words), corral(*words, "--help")
+    assert asked.out.startswith(" ".join(("Usage: corral", *words)))
+    assert (asked.code, asked.out, asked.err) == (ExitCode.OK, flagged.out, "")

@@ -3,6 +3,7 @@
 from datetime import timedelta
 from pathlib import Path
 
+import nkeys
 import pytest
 
 from corral.base.errors import SettingInvalid
@@ -12,6 +13,7 @@ from corral.processes.configs import control_config
 from corral.processes.settings import backend_environment, gather
 from corral.processes.settings_sources import resolve
 
+ACCOUNT_SEED = nkeys.encode_seed(bytes(32), nkeys.PREFIX_BYTE_ACCOUNT).decode()
 FRONTEND = {"HOME": "/home/someone", "CORRAL_NATS_URL": "nats://bus:4222"}
 
 
@@ -75,12 +77,26 @@ def test_keys_of_administrators_come_from_the_environment_and_are_not_shown(name
             {"LOCALAI_NATS_ACCOUNT_SEED": "x"},
             "nats_account_seed: is no seed; that of an account starts with SA",
         ),
+        (
+            {"CORRAL_NATS_ACCOUNT_SEED": ACCOUNT_SEED, "LOCALAI_NATS_WORKER_JWT_TTL": "24h"},
+            "nats_worker_jwt_ttl: is 1d 0h, and may be 10m at most without nats_operator_seed: a removed node would "
+            "hear the fleet for so long; leave it out, or set nats_operator_seed and nats_system_creds, with which "
+            "removed nodes are cut off at once",
+        ),
     ],
 )
 def test_settings_that_contradict_each_other_are_refused(environment: dict[str, str], sentence: str) -> None:
     with pytest.raises(SettingInvalid) as refused:
         control_config(resolve(ControlConfig, gather({}, {**FRONTEND, **environment})))
     assert str(refused.value) == sentence
+
+
+@pytest.mark.parametrize(("text", "expected"), [("", timedelta(minutes=10)), ("5m", timedelta(minutes=5))])
+def test_without_the_operator_a_user_of_a_node_is_short_lived(text: str, expected: timedelta) -> None:
+    environment = {**FRONTEND, "CORRAL_NATS_ACCOUNT_SEED": ACCOUNT_SEED}
+    lifetime = {"CORRAL_NATS_WORKER_JWT_TTL": text} if text else {}
+    config = control_config(resolve(ControlConfig, gather({}, {**environment, **lifetime})))
+    assert config.nats_worker_jwt_ttl == expected
 
 
 def test_rules_of_scheduling_come_from_localai_s_variable_or_from_a_table() -> None:

@@ -21,8 +21,9 @@ from corral.base.clock import SystemClock
 from corral.base.errors import AddressInUse
 from corral.base.tasks import running
 from corral.wire.fleet_tls import FleetRole, file_server_name, port_name
+from corral.worker.callers import CallerLimits
 from corral.worker.door.keeper import Door, listen
-from corral.worker.door.relay import DoorLimits, DoorRelay
+from corral.worker.door.relay import DoorRelay
 from corral.worker.membership.addresses import HostPort
 from tests.kit.certificates import Authority
 from tests.kit.fleet_tls import NODE, OTHER_NODE, TestFleet, door_command, greeter, heard
@@ -196,7 +197,7 @@ async def test_strangers_who_say_nothing_shut_nobody_out(door: OpenDoor, said: b
 
 
 @asynccontextmanager
-async def relayed(limits: DoorLimits) -> AsyncIterator[int]:
+async def relayed(limits: CallerLimits) -> AsyncIterator[int]:
     """A door without a certificate in this process; yields its port."""
     relay, listener = DoorRelay(limits), listen(HostPort("127.0.0.1", 0))
     port = listener.getsockname()[1]
@@ -221,14 +222,14 @@ async def test_a_gateway_may_open_many_connections_at_once(door: OpenDoor) -> No
 
 
 async def test_the_first_byte_has_a_time_out_of_its_own() -> None:
-    async with relayed(DoorLimits(first_byte_seconds=0.05, opening_seconds=3600)) as port:
+    async with relayed(CallerLimits(first_byte_seconds=0.05, opening_seconds=3600)) as port:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         await ended(reader)
         writer.close()
 
 
-@pytest.mark.parametrize("limits", [DoorLimits(most_opening=3), DoorLimits(most_from_one=3)])
-async def test_the_oldest_caller_that_said_nothing_makes_room(limits: DoorLimits) -> None:
+@pytest.mark.parametrize("limits", [CallerLimits(most_opening=3), CallerLimits(most_from_one=3)])
+async def test_the_oldest_caller_that_said_nothing_makes_room(limits: CallerLimits) -> None:
     async with relayed(replace(limits, first_byte_seconds=3600, opening_seconds=3600)) as port:
         callers = [await asyncio.open_connection("127.0.0.1", port) for _ in range(5)]
         for reader, _ in callers[:2]:
@@ -239,7 +240,7 @@ async def test_the_oldest_caller_that_said_nothing_makes_room(limits: DoorLimits
 
 
 async def test_a_source_that_takes_its_share_costs_others_nothing() -> None:
-    limits = DoorLimits(most_opening=9, most_from_one=3, first_byte_seconds=3600, opening_seconds=3600)
+    limits = CallerLimits(most_opening=9, most_from_one=3, first_byte_seconds=3600, opening_seconds=3600)
     async with relayed(limits) as port:
         other, kept = await asyncio.open_connection("127.0.0.1", port, local_addr=("127.0.0.2", 0))
         callers = [await asyncio.open_connection("127.0.0.1", port) for _ in range(20)]

@@ -7,12 +7,14 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import aiohttp
+import msgspec
 import pytest
 
 from corral.base.errors import AddressInUse, SettingInvalid
 from corral.base.ids import NodeId
 from corral.base.tasks import start_task
 from corral.wire.registration import Feature
+from corral.worker.callers import CallerLimits
 from corral.worker.http import HttpServer, readiness_problems
 from corral.worker.membership.addresses import HostPort
 from corral.worker.membership.registration import AcceptedRegistration, Presence
@@ -30,7 +32,9 @@ class Link:
 class Worker:
     """A server and what its readiness depends on."""
 
-    def __init__(self, secret: str, *, is_open: Callable[[], bool] = lambda: False) -> None:
+    def __init__(
+        self, secret: str, *, is_open: Callable[[], bool] = lambda: False, limits: CallerLimits | None = None
+    ) -> None:
         self.presence = Presence()
         self.link = Link()
         self.server = HttpServer(
@@ -38,6 +42,7 @@ class Worker:
             readiness=lambda: readiness_problems(self.presence, self.link),
             bearers=lambda: (secret, self.presence.bearer),
             is_open=is_open,
+            limits=limits,
         )
 
     def join(self) -> None:
@@ -261,3 +266,88 @@ async def test_nonsense_is_refused_and_leaves_no_trace_in_the_logs(
 
     assert line.split()[1] == b"400"
     assert caplog.records == []
+
+
+HALF_A_HEAD = b"GET /healthz HTTP/1.1\r\nHost: a\r\nX-Slow: "
+WITH_TOKEN = b"GET /v1/files/a HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer own-secret\r\nContent-Length: 10\r\n\r\n"
+PATIENT = CallerLimits(opening_seconds=3600)
+
+
+async def connected(worker: Worker, said: bytes) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", worker.server.port)
+    writer.write(said)
+    return reader, writer
+
+
+async def closed(reader: asyncio.StreamReader) -> None:
+    async with asyncio.timeout(WAIT_TIMEOUT.total_seconds()):
+        with contextlib.suppress(ConnectionError):
+            assert await reader.read() == b""
+
+
+async def refused(reader: asyncio.StreamReader) -> None:
+    async with asyncio.timeout(WAIT_TIMEOUT.total_seconds()):
+        assert b" 404 Not Found" in await reader.readuntil(b"page not found\n")
+
+
+@pytest.mark.parametrize("said", [b"", HALF_A_HEAD])
+async def test_a_head_that_does_not_end_has_a_deadline(said: bytes) -> None:
+    worker = Worker("own-secret", limits=CallerLimits(opening_seconds=0.05))
+    async with worker.server:
+        reader, writer = await connected(worker, said)
+        await closed(reader)
+        writer.close()
+
+
+async def test_no_byte_puts_off_the_deadline_of_a_head() -> None:
+    worker = Worker("own-secret", limits=CallerLimits(opening_seconds=0.3))
+    async with worker.server:
+        reader, writer = await connected(worker, HALF_A_HEAD)
+        with contextlib.suppress(ConnectionError):
+            while not reader.at_eof():  # it ends when the server closes, and fails by the suite's own time limit
+                writer.write(b"x")
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(reader.read(1), 0.02)
+        writer.close()
+
+
+async def test_a_complete_head_ends_the_deadline() -> None:
+    worker = Worker("own-secret", limits=CallerLimits(opening_seconds=0.05))
+    async with worker.server:
+        reader, writer = await connected(worker, b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n")
+        await reader.readuntil(b"ok")
+        other, other_writer = await connected(worker, b"")
+        await closed(other)  # its deadline was later
+        writer.write(b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n")
+        await reader.readuntil(b"ok")
+        writer.close()
+        other_writer.close()
+
+
+@pytest.mark.parametrize("bound", [{"most_opening": 3}, {"most_from_one": 3}])
+async def test_the_oldest_caller_without_a_token_makes_room(bound: dict[str, int]) -> None:
+    worker = Worker("own-secret", limits=msgspec.structs.replace(PATIENT, **bound))
+    async with worker.server:
+        health, health_writer = await connected(worker, b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n")
+        await health.readuntil(b"ok")
+        callers = [await connected(worker, HALF_A_HEAD) for _ in range(5)]
+        for reader, _ in callers[:3]:
+            await closed(reader)
+        assert not health.at_eof(), "who said something goes after those who said nothing"
+        for _, writer in [*callers, (health, health_writer)]:
+            writer.close()
+
+
+async def test_strangers_end_no_connection_that_has_shown_a_token() -> None:
+    worker = Worker("own-secret", limits=msgspec.structs.replace(PATIENT, most_opening=3))
+    async with worker.server:
+        reader, writer = await connected(worker, WITH_TOKEN)
+        await refused(reader)
+        strangers = [await connected(worker, HALF_A_HEAD) for _ in range(10)]
+        for stranger, _ in strangers[:7]:
+            await closed(stranger)
+        writer.write(b"0123456789" + WITH_TOKEN + b"0123456789")
+        await refused(reader)
+        for _, stranger_writer in strangers:
+            stranger_writer.close()
+        writer.close()

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import resource
 import signal
 import socket
 import sys
@@ -38,6 +39,20 @@ def values(frontend: Any, base_port: int, tmp_path: Path) -> dict[str, str]:
 @asynccontextmanager
 async def started(values: dict[str, str]) -> AsyncIterator[Process]:
     process = await asyncio.create_subprocess_exec(sys.executable, str(SCRIPT), json.dumps(values), stderr=PIPE)
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()
+
+
+@asynccontextmanager
+async def started_with(values: dict[str, str], soft: int, hard: int) -> AsyncIterator[Process]:
+    """A worker whose process may open only so many files and sockets."""
+    limit = f"import resource, runpy; resource.setrlimit(resource.RLIMIT_NOFILE, ({soft}, {hard})); "
+    run = f"runpy.run_path({str(SCRIPT)!r}, run_name='__main__')"
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", limit + run, json.dumps(values), stderr=PIPE)
     try:
         yield process
     finally:
@@ -197,3 +212,22 @@ async def test_a_worker_loads_nothing_that_only_frontends_need() -> None:
     output, _ = await process.communicate()
 
     assert output.strip() == b"[]"
+
+
+async def test_a_worker_raises_its_limit_of_open_files(values: Any, frontend: Any) -> None:
+    async with started_with(values, 256, 4096) as process:
+        await frontend.until_received("heartbeat")
+        assert resource.prlimit(process.pid, resource.RLIMIT_NOFILE)[0] == 4096
+
+
+async def test_strangers_leave_a_worker_files_to_open(values: Any, frontend: Any) -> None:
+    port = int(values["http_addr"].rpartition(":")[2])
+    async with started_with(values, 256, 256) as process, AsyncExitStack() as stack:
+        await frontend.until_received("heartbeat")
+        for _ in range(300):
+            stranger = stack.enter_context(socket.create_connection(("127.0.0.1", port)))
+            stranger.sendall(b"GET /healthz HTTP/1.1\r\nX-Slow: ")
+        session = await stack.enter_async_context(aiohttp.ClientSession())
+        async with session.get(f"http://127.0.0.1:{port}/healthz") as answer:
+            assert answer.status == 200
+        assert psutil.Process(process.pid).num_fds() < 192

@@ -103,6 +103,8 @@ EVERY, EVERY_V6 = "0.0.0.0", "::"
         (AddressConfig(addr="127.0.0.3:6000"), "127.0.0.3:5999", "127.0.0.3"),
         (AddressConfig(addr="localhost:6000"), "127.0.0.1:5999", "127.0.0.1"),
         (AddressConfig(addr="[::1]:6000"), "[::1]:5999", "::1"),
+        (AddressConfig(addr="[::ffff:127.0.0.3]:6000"), "127.0.0.3:5999", "127.0.0.3"),
+        (AddressConfig(addr="[::ffff:10.0.0.1]:6000"), "[::]:5999", EVERY_V6),
         (AddressConfig(advertise_addr="127.0.0.3:6000"), "127.0.0.3:50050", "127.0.0.3"),
         (AddressConfig(serve_addr="127.0.0.1:6000"), "127.0.0.1:5999", "127.0.0.1"),
         (AddressConfig(addr="10.0.0.1:6000", advertise_addr="127.0.0.1:6000"), "127.0.0.1:5999", "127.0.0.1"),

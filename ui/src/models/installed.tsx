@@ -33,7 +33,7 @@ const STATES = [
   { id: "all", label: "All states" },
   { id: "loaded", label: "Loaded" },
   { id: "loading", label: "Loading or waiting" },
-  { id: "failing", label: "Failed or unusable" },
+  { id: "failing", label: "Failed, unusable or not reachable" },
   { id: "cold", label: "Cold" },
   { id: "elsewhere", label: "Elsewhere" },
   { id: "disabled", label: "Disabled" },

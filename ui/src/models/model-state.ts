@@ -20,14 +20,19 @@ export function servingName(model: StatedModel): string {
   return model.alias_of || model.name;
 }
 
-/** `disabled`, `loaded`, `failed`, `pending`, `loading`, `cold`, `elsewhere` or `unusable`. */
+/** `disabled`, `loaded`, `not_reachable`, `failed`, `pending`, `loading`, `cold`, `elsewhere` or `unusable`. */
 export function stateOf(model: StatedModel, replicas: readonly ReplicaRow[], loads: readonly LoadRow[]): string {
   if (model.is_disabled === true) return "disabled";
-  if (replicas.some((replica) => replica.state === "loaded")) return "loaded";
+  if (replicas.some((replica) => replica.state === "loaded")) return isBarred(model) ? model.state : "loaded";
   const [load] = furthestFirst(loads);
   if (load !== undefined) return RESTING.has(load.phase) ? load.phase : "loading";
   if (replicas.some((replica) => isComing(replica.state))) return "loading";
   return FIXED.has(model.state) ? model.state : "cold";
+}
+
+/** Whether no request gets to what is loaded, which no replica tells. */
+function isBarred(model: StatedModel): boolean {
+  return model.state === "not_reachable";
 }
 
 function isComing(state: string): boolean {
@@ -47,7 +52,7 @@ export function modelWord(state: string): StateWord {
 /** States that a filter names; `failing` is what attention links say. */
 export function isShownBy(filter: string, state: string): boolean {
   if (filter === "" || filter === "all") return true;
-  if (filter === "failing") return state === "failed" || state === "unusable";
+  if (filter === "failing") return state === "failed" || state === "unusable" || state === "not_reachable";
   if (filter === "loading") return state === "loading" || state === "pending";
   return filter === state;
 }

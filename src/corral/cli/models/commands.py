@@ -58,6 +58,8 @@ def list_models(as_json: bool) -> None:
         about = f"{problem.source} ({problem.name})" if problem.name else problem.source
         say(f"Passed over: {about}: {problem.problem}")
     for model in listing.items:
+        if model.reason:
+            say(f"{state_word(Subject.MODEL, model.state).label}: {model.name}: {model.reason}")
         for warning in model.warnings:
             say(f"Warning: {source_of(model)} ({model.name}): {warning}")
     for file in listing.offered:
@@ -167,6 +169,7 @@ def _facts(model: ModelView) -> list[tuple[str, str]]:
     pairs = [
         ("Name", model.name),
         ("State", _state(model)),
+        ("Why", model.reason),
         ("Alias of", model.alias_of),
         ("Backend", model.backend),
         ("Weights", model.model),

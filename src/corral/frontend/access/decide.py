@@ -8,7 +8,7 @@ import unicodedata
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 from typing import Final
 
 import msgspec
@@ -326,7 +326,18 @@ def ending_keys(keys: Iterable[ApiKey], before: User, after: User | None) -> lis
     ]
 
 
-def somebody_administers(keys: Iterable[ApiKey], users: Iterable[User], now: datetime) -> bool:
-    """Whether anybody could still administer: with a valid key of scope admin, or by logging in."""
-    has_key = any(Scope.ADMIN in key.scopes and key.is_valid(now) for key in keys)
-    return has_key or any(user.can_administer for user in users)
+class Administration(IntEnum):
+    """Whether anybody can administer."""
+
+    NOBODY = 0
+    FOR_A_TIME = 1
+    """Only with keys that expire."""
+    LASTING = 2
+
+
+def administration(keys: Iterable[ApiKey], users: Iterable[User], now: datetime) -> Administration:
+    """Who could administer: with a valid key of scope admin, or by logging in."""
+    admin_keys = [key for key in keys if Scope.ADMIN in key.scopes and key.is_valid(now)]
+    if any(key.expires_at is None for key in admin_keys) or any(user.can_administer for user in users):
+        return Administration.LASTING
+    return Administration.FOR_A_TIME if admin_keys else Administration.NOBODY

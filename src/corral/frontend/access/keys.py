@@ -156,7 +156,8 @@ class KeyRing:
         if outcome is AccessWrite.LAST_ADMIN:
             raise Conflict(
                 f"key {key_id} ({record.name}) is the last administrator key; make another one first"
-                " (corral keys create NAME --scope admin, or POST /api/v1/keys), then revoke this one with that"
+                " that does not expire (corral keys create NAME --scope admin, or POST /api/v1/keys),"
+                " then revoke this one with that"
             )
         if outcome is AccessWrite.STALE:
             raise Conflict(f"key {key_id} is already revoked")

@@ -210,7 +210,10 @@ class UserAccounts:
             before, after, at=now, events=events, needs_admin=not self._has_set_admins
         )
         if outcome is AccessWrite.LAST_ADMIN:
-            raise Conflict(f"nobody could administer without {before.name}; add another administrator first")
+            raise Conflict(
+                f"nobody could administer without {before.name}, but for keys that expire; add another administrator"
+                " with a password, or make a key of scope admin that does not expire, first"
+            )
         if outcome is AccessWrite.STALE:
             raise Conflict(f"{before.name} was changed by somebody else just now; try again")
         await self._feed.announce()

@@ -20,7 +20,8 @@ class EventKind(StrEnum):
     NODE_IMPERSONATION = "node.impersonation"
     """Alarm: a worker without the secret used the name of a node that has one."""
     NODE_SUSPECTED = "node.suspected"
-    """Alarm: an approved node came back as another type, or without a secret at another address; it is pending."""
+    """Alarm: an approved node came back as another type, or, without a secret, at or from another address; it is
+    pending."""
     NODE_MOVED = "node.moved"
     """A node that proved who it is came back at another address; `before` and `after` have both."""
     NODE_CHANGED = "node.changed"

@@ -10,17 +10,13 @@ import logging
 import socket
 import ssl
 import weakref
-from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, cast
 
-import msgspec
-
-from corral.base.ids import source_of
 from corral.base.tasks import end_tasks, start_task
 from corral.base.tls import TlsIdentity, server_context, uris_of
 from corral.wire.fleet_tls import FILE_SERVER, DoorState, FleetRole, role_of_uri, target_of
+from corral.worker.callers import CallerLimits, UnknownCallers
 
 log = logging.getLogger(__name__)
 
@@ -35,29 +31,13 @@ _ALLOWED: Final = {
 }
 
 
-class DoorLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """What callers may take before they have shown who they are."""
-
-    opening_seconds: float = 10.0
-    """From the first packet of a caller to the end of its handshake."""
-    first_byte_seconds: float = 3.0
-    """From the connection to the first byte, which every honest caller sends at once."""
-    most_opening: int = 1024
-    """Callers at once that have not shown a certificate."""
-    most_from_one: int = 512
-    """How many of these may come from one source address. A gateway may open some hundreds at once when it begins."""
-
-
 @dataclass(slots=True, eq=False)
 class _Caller:
     """A connection whose certificate is not checked yet."""
 
-    source: str
     task: asyncio.Task[None] | None = None
     is_served: bool = False
     """Whether its task has begun, and closes its connection."""
-    is_silent: bool = True
-    """Whether it has not sent a byte yet."""
 
 
 class _Side(asyncio.Protocol):
@@ -115,17 +95,14 @@ class DoorRelay:
     """Accepts connections and relays them. The worker sets what it may do with them, and may change that at any
     time."""
 
-    def __init__(self, limits: DoorLimits | None = None) -> None:
-        self._limits = limits or DoorLimits()
+    def __init__(self, limits: CallerLimits | None = None) -> None:
+        self._limits = limits or CallerLimits()
         self._state = DoorState()
         self._ports: frozenset[int] = frozenset()
         self._context: ssl.SSLContext | None = None
         self._names: weakref.WeakKeyDictionary[ssl.SSLObject, str] = weakref.WeakKeyDictionary()
         """What each caller asked for in its handshake."""
-        self._opening: dict[_Caller, None] = {}
-        """Connections that are being opened, the oldest first."""
-        self._from: Counter[str] = Counter()
-        """How many of them are from each source address."""
+        self._unknown: UnknownCallers[_Caller] = UnknownCallers(self._limits)
         self._tasks: set[asyncio.Task[None]] = set()
 
     def learn(self, state: DoorState) -> None:
@@ -141,39 +118,20 @@ class DoorRelay:
         self._ports = frozenset(state.ports)
 
     def take(self, accepted: socket.socket, peer: object) -> None:
-        """Serve a connection that was accepted. Where there are too many already, the one that is most likely not
-        honest makes room: the oldest that said nothing, else the oldest."""
-        caller = _Caller(source_of(str(peer[0])) if isinstance(peer, tuple) and peer else "")
-        if self._from[caller.source] >= self._limits.most_from_one:
-            self._send_away(each for each in self._opening if each.source == caller.source)
-        elif len(self._opening) >= self._limits.most_opening:
-            self._send_away(self._opening)
-        self._opening[caller] = None
-        self._from[caller.source] += 1
+        """Serve a connection that was accepted. Where there are too many strangers already, one makes room."""
+        caller = _Caller()
+        superfluous = self._unknown.admit(caller, str(peer[0]) if isinstance(peer, tuple) and peer else "")
+        if superfluous is not None and superfluous.task is not None:
+            superfluous.task.cancel()
         task = caller.task = start_task(self._serve(accepted, caller), name="open the door")
         self._tasks.add(task)
         task.add_done_callback(lambda task: self._done(task, caller, accepted))
 
-    def _send_away(self, callers: Iterable[_Caller]) -> None:
-        oldest = list(callers)
-        caller = next((each for each in oldest if each.is_silent), oldest[0])
-        self._forget(caller)
-        if caller.task is not None:
-            caller.task.cancel()
-
     def _done(self, task: asyncio.Task[None], caller: _Caller, accepted: socket.socket) -> None:
         self._tasks.discard(task)
-        self._forget(caller)
+        self._unknown.forget(caller)
         if not caller.is_served:
             accepted.close()
-
-    def _forget(self, caller: _Caller) -> None:
-        if caller not in self._opening:
-            return
-        del self._opening[caller]
-        self._from[caller.source] -= 1
-        if not self._from[caller.source]:
-            del self._from[caller.source]
 
     async def close(self) -> None:
         await end_tasks(*self._tasks)
@@ -207,7 +165,7 @@ class DoorRelay:
         loop = asyncio.get_running_loop()
         async with asyncio.timeout(self._limits.first_byte_seconds):
             first = await _first_byte(accepted)
-        caller.is_silent = False
+        self._unknown.note_words(caller)
         if not first:
             return None
         if first != _TLS_HANDSHAKE:

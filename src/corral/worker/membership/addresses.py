@@ -13,7 +13,6 @@ One rule says who can reach the worker, its HTTP server and its backends alike; 
 LocalAI's workers listen on every interface in all cases but the first.
 """
 
-import ipaddress
 import re
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -21,6 +20,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from corral.base.errors import SettingInvalid
+from corral.base.ids import parsed_ip
 from corral.base.setting_kinds import ANY_WHOLE, SettingKind
 from corral.base.settings import setting
 
@@ -190,10 +190,8 @@ def _loopback_of(address: str) -> str:
     host = parsed.host if parsed is not None else ""
     if host.lower() == "localhost":
         return "127.0.0.1"
-    try:
-        return host if ipaddress.ip_address(host).is_loopback else ""
-    except ValueError:
-        return ""
+    ip = parsed_ip(host)
+    return str(ip) if ip is not None and ip.is_loopback else ""
 
 
 def advertise_http_address(config: AddressConfig, hostname: str) -> str:

@@ -144,9 +144,21 @@ async def test_lines_of_the_log_name_the_request(shared: Frontend, monkeypatch: 
 
 @shares_a_frontend
 @pytest.mark.parametrize(
-    ("method", "path"), [("POST", "/api/node/register"), ("POST", "/api/v1/keys"), ("PUT", "/api/nodes/x/labels")]
+    ("method", "path"),
+    [
+        ("POST", "/api/node/register"),
+        ("POST", "/api/node/x/heartbeat"),
+        ("POST", "/api/v1/keys"),
+        ("PUT", "/api/nodes/x/labels"),
+    ],
 )
 async def test_a_body_is_not_read_before_its_sender_is_known(shared: Frontend, method: str, path: str) -> None:
+    assert await refused_unread(shared, method, path, "wrong") == 401
+
+
+async def refused_unread(frontend: Frontend, method: str, path: str, key: str) -> int:
+    """The status of the answer to a request whose body must not be asked for."""
+
     async def receive() -> Message:
         raise AssertionError("the body is read")
 
@@ -155,10 +167,24 @@ async def test_a_body_is_not_read_before_its_sender_is_known(shared: Frontend, m
     async def send(message: Message) -> None:
         sent.append(message)
 
-    headers = [(b"authorization", b"Bearer wrong"), (b"content-type", b"application/json")]
+    headers = [(b"authorization", f"Bearer {key}".encode()), (b"content-type", b"application/json")]
     scope = {"type": "http", "method": method, "path": path, "query_string": b"", "headers": headers}
-    await shared.app(scope, receive, send)
-    assert sent[0]["status"] == 401
+    await frontend.app(scope, receive, send)
+    return int(sent[0]["status"])
+
+
+async def test_a_heartbeat_of_a_known_node_is_read_with_its_own_secret_only(frontend: Frontend) -> None:
+    secret = "s" * 43
+    hello = {"version": "1", "features": ["node-secret"], "secret": secret}
+    joined: Any = (await frontend.register({"name": "w", "address": "10.0.0.9:50051", "corral": hello})).json()
+    path = f"/api/node/{joined['id']}/heartbeat"
+    for _ in range(2):
+        assert (await frontend.call("POST", path, {}, key=secret)).status == 200
+        assert await refused_unread(frontend, "POST", path, "wrong") == 401
+        assert await refused_unread(frontend, "POST", path, REGISTRATION_TOKEN) == 401
+    await frontend.call("DELETE", f"/api/v1/nodes/{joined['id']}")
+    assert (await frontend.call("POST", path, {}, key=secret)).status == 401
+    assert await refused_unread(frontend, "POST", path, REGISTRATION_TOKEN) == 404
 
 
 class Nobody:
@@ -266,8 +292,13 @@ async def test_the_last_administrator_key_is_revoked_only_after_another_was_made
     assert "the last administrator key; make another one first" in refused.body.decode()
     assert (await frontend.call("GET", "/api/nodes")).status == 200
 
-    other = await new_key(frontend, "admin", expires_in="1h")
+    brief = await new_key(frontend, "admin", expires_in="1h")
+    refused = await frontend.call("DELETE", f"/api/v1/keys/{last}", key=brief["key"])
+    assert (refused.status, "make another one first that does not expire" in refused.body.decode()) == (409, True)
+
+    other = await new_key(frontend, "admin")
     assert (await frontend.call("DELETE", f"/api/v1/keys/{last}", key=other["key"])).status == 204
+    assert (await frontend.call("DELETE", f"/api/v1/keys/{brief['id']}", key=other["key"])).status == 204
     assert (await frontend.call("DELETE", f"/api/v1/keys/{other['id']}", key=other["key"])).status == 409
 
 

@@ -12,14 +12,15 @@ from corral.base.ids import KeyId, UserId
 from corral.frontend.access.decide import (
     LOGIN,
     PERMISSIONS,
+    Administration,
     User,
+    administration,
     ending_keys,
     fold_name,
     read_password,
     read_role,
     read_user_name,
     scopes_of_role,
-    somebody_administers,
 )
 from corral.wire.keys import ROLES, ApiKey, Scope
 
@@ -87,13 +88,15 @@ def test_all_keys_end_with_the_user(after: User | None) -> None:
 
 def test_who_can_administer() -> None:
     admin, later = a_user(Scope.ADMIN), NOW + timedelta(hours=1)
-    assert somebody_administers([], [admin], NOW)
-    assert not somebody_administers([], [replace(admin, disabled_at=NOW)], NOW)
-    assert not somebody_administers([], [replace(admin, password_hash=None)], NOW)
-    assert not somebody_administers([], [a_user()], NOW)
-    assert somebody_administers([key_of(None, Scope.ADMIN, expires_at=later)], [], NOW)
-    assert not somebody_administers([key_of(None, Scope.ADMIN, expires_at=NOW)], [], NOW)
-    assert not somebody_administers([key_of(None, Scope.OPERATOR)], [], NOW)
+    nobody, lasting = Administration.NOBODY, Administration.LASTING
+    assert administration([], [admin], NOW) is lasting
+    assert administration([], [replace(admin, disabled_at=NOW)], NOW) is nobody
+    assert administration([], [replace(admin, password_hash=None)], NOW) is nobody
+    assert administration([], [a_user()], NOW) is nobody
+    assert administration([key_of(None, Scope.ADMIN)], [], NOW) is lasting
+    assert administration([key_of(None, Scope.ADMIN, expires_at=later)], [], NOW) is Administration.FOR_A_TIME
+    assert administration([key_of(None, Scope.ADMIN, expires_at=NOW)], [], NOW) is nobody
+    assert administration([key_of(None, Scope.OPERATOR)], [], NOW) is nobody
 
 
 @pytest.mark.parametrize("name", ["alice", "a", "alice@example.com", "A.b_c-d+e", "9lives", "x" * 64])

@@ -104,6 +104,10 @@ async def test_a_control_without_an_adapter_says_which_models_cannot_be_asked(wo
     assert (level, summary) == ("problem", f"small cannot be asked on workers of LocalAI's: {NO_ADAPTER}")
     status = await world.loads.ensure("small")
     assert (status.state, status.message, status.reason) == ("failed", NO_ADAPTER, LoadReason.NOT_REACHABLE)
+    shown: Any = (await world.frontend.call("GET", "/api/v1/models/small")).json()
+    assert (shown["state"], shown["reason"]) == ("not_reachable", NO_ADAPTER)
+    listed: Any = (await world.frontend.call("GET", "/api/v1/models")).json()
+    assert [(model["state"], model["reason"]) for model in listed["items"]] == [("not_reachable", NO_ADAPTER)]
 
 
 async def test_a_model_whose_file_is_gone_is_no_problem_any_more(world: World) -> None:

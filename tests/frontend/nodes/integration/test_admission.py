@@ -98,18 +98,35 @@ async def test_an_agent_that_comes_from_elsewhere_gets_no_key_and_the_old_one_en
         assert [one.revoked_at is not None for one in keys] == [True]
 
 
-async def test_a_restart_at_the_same_address_changes_nothing(opened: Open) -> None:
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [("10.0.0.9", "10.0.0.9"), ("10.0.0.9", "::ffff:10.0.0.9"), ("127.0.0.1", "::1"), ("127.0.0.1", "127.0.0.53")],
+)
+async def test_a_restart_on_the_same_machine_changes_nothing(opened: Open, before: str, after: str) -> None:
     async with opened(auto_approve=True) as frontend:
-        first = (await register(frontend, WORKER)).json()
-        again = (await register(frontend, WORKER, source="10.0.0.77")).json()
+        first = (await register(frontend, WORKER, source=before)).json()
+        again = (await register(frontend, WORKER, source=after)).json()
 
         assert (again["id"], again["status"]) == (first["id"], "healthy")
         assert await alarms(frontend) == []
 
 
+async def test_another_machine_that_claims_the_same_address_is_pending_and_gets_nothing(opened: Open) -> None:
+    async with opened(auto_approve=True) as frontend:
+        first = (await register(frontend, WORKER)).json()
+        assert CREDENTIALS & set(first)
+        thief = (await register(frontend, WORKER, source="10.0.0.77")).json()
+
+        assert (thief["id"], thief["status"], CREDENTIALS & set(thief)) == (first["id"], "pending", set())
+        (alarm,) = await alarms(frontend)
+        places = [alarm.data[state]["registered_from"] for state in ("before", "after")]
+        assert (alarm.data["why"], places) == ("other_address", ["10.0.0.9", "10.0.0.77"])
+
+
 async def test_addresses_that_change_can_be_trusted(opened: Open) -> None:
     async with opened(auto_approve=True, trusts_changed_addresses=True) as frontend:
         await register(frontend, WORKER)
+        assert (await register(frontend, WORKER, source="10.0.0.77")).json()["status"] == "healthy"
         assert (await register(frontend, ELSEWHERE)).json()["status"] == "healthy"
 
 

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from msgspec.structs import replace
 
-from corral.base.ids import Incarnation, NodeId
+from corral.base.ids import Incarnation, NodeId, source_of
 from corral.frontend.nodes.decide import node
 from corral.frontend.nodes.decide.liveness import Hearing, LivenessPolicy, status_of
 from corral.frontend.nodes.decide.node import BY_WORKER, Node, NodeStatus, NodeType, Suspicion
@@ -163,6 +163,7 @@ def test_localai_s_worker_renews_its_credentials_after_three_quarters_of_their_l
 ELSEWHERE = replace(FIRST, address="10.0.0.9:50051")
 OTHER_HTTP = replace(FIRST, http_address="10.0.0.9:50050")
 AS_AGENT = replace(FIRST, type=NodeType.AGENT)
+FROM_HOME = replace(FIRST, registered_from="10.0.0.1")
 WITH_SECRET = replace(FIRST, secret_hash=SECRET_HASH)
 AGENT = Registration(name="a", type=NodeType.AGENT, registered_from="10.0.0.1")
 
@@ -175,6 +176,13 @@ AGENT = Registration(name="a", type=NodeType.AGENT, registered_from="10.0.0.1")
         (FIRST, ELSEWHERE, Suspicion.OTHER_ADDRESS),
         (FIRST, OTHER_HTTP, Suspicion.OTHER_ADDRESS),
         (FIRST, AS_AGENT, Suspicion.OTHER_TYPE),
+        (FROM_HOME, FROM_HOME, None),
+        (FROM_HOME, FIRST, None),
+        (FROM_HOME, replace(FIRST, registered_from="10.0.0.9"), Suspicion.OTHER_ADDRESS),
+        (replace(FIRST, registered_from="127.0.0.1"), replace(FIRST, registered_from="127.0.0.2"), None),
+        (replace(FIRST, registered_from="127.0.0.1"), replace(FIRST, registered_from=source_of("::1")), None),
+        (FROM_HOME, replace(FIRST, registered_from=source_of("::ffff:10.0.0.1")), None),
+        (replace(FROM_HOME, secret_hash=SECRET_HASH), replace(WITH_SECRET, registered_from="10.0.0.9"), None),
         (AGENT, AGENT, None),
         (AGENT, replace(AGENT, registered_from="10.0.0.9"), Suspicion.OTHER_ADDRESS),
         (replace(AGENT, registered_from=""), AGENT, None),
@@ -219,6 +227,9 @@ def test_addresses_that_change_are_trusted_where_somebody_says_so_but_types_are_
 
     assert status(register_again(joined(), ELSEWHERE, at=T1, approval=None, policy=trusting)) is NodeStatus.HEALTHY
     assert status(register_again(joined(), AS_AGENT, at=T1, approval=None, policy=trusting)) is NodeStatus.PENDING
+    from_elsewhere = replace(FIRST, registered_from="10.0.0.9")
+    moved = register_again(joined(FROM_HOME), from_elsewhere, at=T1, approval=None, policy=trusting)
+    assert status(moved) is NodeStatus.HEALTHY
 
 
 @pytest.mark.parametrize(

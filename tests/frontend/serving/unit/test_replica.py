@@ -8,7 +8,7 @@ from corral.base.ids import LeaseToken
 from corral.frontend.nodes.decide.reports import ReportedProcess
 from corral.frontend.serving.decide import load_job, replica
 from corral.frontend.serving.decide.load_job import LoadPolicy, LoadState, may_claim
-from corral.frontend.serving.decide.replica import FINAL, LIVE, ReplicaState, before
+from corral.frontend.serving.decide.replica import FINAL, LIVE, ReplicaState, barrier, before
 from tests.kit.samples import a_load_job, a_replica, after
 
 
@@ -72,3 +72,12 @@ def test_larger_weights_get_more_time_up_to_a_bound() -> None:
     assert policy.load_time(0) == timedelta(minutes=5)
     assert policy.load_time(3 * 1024**3) == timedelta(minutes=6)
     assert policy.load_time(10**15) == timedelta(hours=6)
+
+
+def test_what_the_adapter_lacks_bars_a_model_only_where_all_replicas_need_it() -> None:
+    adapted = a_replica(state=ReplicaState.LOADED, address="10.0.0.1:1", url="")
+    own = a_replica(state=ReplicaState.LOADED, address="10.0.0.1:1", url="http://10.0.0.1:2")
+
+    assert barrier([adapted], "it ended") == "it ended"
+    assert barrier([adapted, own], "it ended") == ""
+    assert barrier([adapted], "") == ""

@@ -34,6 +34,14 @@ describe("the state of a model", () => {
     expect(stateOf({ ...MODEL, state: "elsewhere" }, [], [])).toBe("elsewhere");
   });
 
+  test("says that no request gets there, as long as something is loaded", () => {
+    const barred = { ...MODEL, state: "not_reachable" };
+    expect(stateOf(barred, [replica("loaded")], [])).toBe("not_reachable");
+    expect(stateOf(barred, [], [])).toBe("cold");
+    expect(modelWord("not_reachable").label).toBe("Not reachable");
+    expect(isShownBy("failing", "not_reachable")).toBe(true);
+  });
+
   test("has a word, also while it waits", () => {
     expect(modelWord("pending").label).toBe("Waiting");
     expect(modelWord("loaded").label).toBe("Loaded");

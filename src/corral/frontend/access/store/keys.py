@@ -8,7 +8,7 @@ from sqlalchemy import ColumnElement, bindparam, delete, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from corral.base.ids import KeyId, NodeId
-from corral.frontend.access.decide import LOGIN, MOST_LOGINS, User, somebody_administers
+from corral.frontend.access.decide import LOGIN, MOST_LOGINS, User, administration
 from corral.frontend.access.store.rows import (
     KEYS,
     UNREVOKED,
@@ -130,14 +130,14 @@ class Keys:
         return AccessWrite.DONE if revoked else AccessWrite.STALE
 
     async def revoke_unless_last_admin(self, id: KeyId, *, at: datetime, events: Sequence[Event]) -> AccessWrite:
-        """Revoke a key, unless nobody could administer without it.
+        """Revoke a key, unless nobody could administer without it, or only with keys that expire.
 
         Of two that are revoked at the same moment, the second sees that the first is gone.
         """
         async with self._db.begin() as connection:
             people, keys = await lock_access(connection, at)
             remaining_keys = [key for key in keys if key.id != id]
-            if somebody_administers(keys, people, at) and not somebody_administers(remaining_keys, people, at):
+            if administration(remaining_keys, people, at) < administration(keys, people, at):
                 return AccessWrite.LAST_ADMIN
             revoked = await revoke_where(connection, api_keys.c.id == id, at)
             if revoked:

@@ -5,7 +5,7 @@ from datetime import datetime
 
 from sqlalchemy import delete, func, select, update
 
-from corral.frontend.access.decide import User, ending_keys, fold_name, somebody_administers
+from corral.frontend.access.decide import User, administration, ending_keys, fold_name
 from corral.frontend.access.store.rows import (
     AccessWrite,
     EndingEvents,
@@ -73,7 +73,8 @@ class Users:
     ) -> tuple[AccessWrite, Sequence[ApiKey]]:
         """Change a user, or delete it, with the keys that end by that.
 
-        `events` gets the keys that ended. With `needs_admin` the change is refused if nobody could administer after it.
+        `events` gets the keys that ended. With `needs_admin` the change is refused if it leaves nobody who could
+        administer, or nobody but keys that expire.
         """
         async with self._db.begin() as connection:
             people, keys = await lock_access(connection, at)
@@ -83,8 +84,7 @@ class Users:
             remaining_keys = [key for key in keys if key not in ended]
             other_users = [user for user in people if user.id != before.id]
             people_left = other_users if after is None else [*other_users, after]
-            had_admin = somebody_administers(keys, people, at)
-            if needs_admin and had_admin and not somebody_administers(remaining_keys, people_left, at):
+            if needs_admin and administration(remaining_keys, people_left, at) < administration(keys, people, at):
                 return AccessWrite.LAST_ADMIN, []
             if after is None:
                 await connection.execute(delete(users).where(users.c.id == before.id))

@@ -20,12 +20,13 @@ from corral.frontend.operations.routes.native import idempotency_key
 from corral.frontend.operations.shapes import operation_view
 from corral.frontend.serving.decide.act_plan import ActPlan
 from corral.frontend.serving.decide.load_job import LoadJob
-from corral.frontend.serving.decide.replica import LIVE, Replica, ReplicaState
+from corral.frontend.serving.decide.replica import LIVE, Replica, ReplicaState, barrier
 from corral.frontend.serving.routes.scheduling import rule_views
 from corral.frontend.serving.shapes import load_job_view, replica_views
 from corral.wire.go_json import format_time
 from corral.wire.models import (
     LoadJobView,
+    LoadReason,
     ModelEngineView,
     ModelFileView,
     ModelList,
@@ -133,6 +134,7 @@ def _view(
 ) -> ModelView:
     models = context.models.catalogue
     row = models.rows.get(spec.name)
+    state, reason = _state(replicas, job, context.serving.adapted.problem)
     view = ModelView(
         name=spec.name,
         backend=spec.backend,
@@ -140,7 +142,8 @@ def _view(
         alias_of=spec.alias_of,
         revision=spec.revision,
         source=spec.source,
-        state=_state(replicas, job),
+        state=state,
+        reason=reason,
         warnings=list(spec.warnings),
         replicas=replica_views(replicas, context.serving.gateways, names),
         load_job=None if job is None else _job_view(context, job, names),
@@ -180,13 +183,15 @@ def _file_view(file: WeightFile) -> ModelFileView:
     return ModelFileView(path=file.path, size=file.size, digest=file.digest)
 
 
-def _state(replicas: Sequence[Replica], job: LoadJob | None) -> str:
+def _state(replicas: Sequence[Replica], job: LoadJob | None, adapter_problem: str) -> tuple[str, str]:
+    """The state of a model, and why it has this state if that has no place elsewhere."""
     living = [replica for replica in replicas if replica.state in LIVE]
-    if any(replica.state is ReplicaState.LOADED for replica in living):
-        return ReplicaState.LOADED.value
+    if loaded := [replica for replica in living if replica.state is ReplicaState.LOADED]:
+        problem = barrier(loaded, adapter_problem)
+        return (LoadReason.NOT_REACHABLE.value, problem) if problem else (ReplicaState.LOADED.value, "")
     if job is not None:
-        return job.state.value
-    return LOADING if living else COLD
+        return job.state.value, ""
+    return LOADING if living else COLD, ""
 
 
 async def remove(context: AdminContext, request: Request, caller: Caller) -> Response:

@@ -37,7 +37,7 @@ def change_of(before: Node, after: Node) -> Difference:
 
 def identity_of(node: Node) -> dict[str, object]:
     """What a person looks at who is asked to approve a node again."""
-    return {"type": node.type.value, **place_of(node)}
+    return {"type": node.type.value, **place_of(node), "registered_from": node.registered_from}
 
 
 def place_of(node: Node) -> dict[str, object]:

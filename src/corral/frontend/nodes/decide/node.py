@@ -39,13 +39,13 @@ class Suspicion(StrEnum):
     OTHER_TYPE = "other_type"
     """A node that was approved registered as another type."""
     OTHER_ADDRESS = "other_address"
-    """A node that was approved, and has no secret to prove who it is, registered at another address."""
+    """A node that was approved, and has no secret to prove who it is, registered another address, or from one."""
 
 
 SUSPICIONS: Mapping[Suspicion, str] = {
     Suspicion.NAMESAKE: "it registered without the secret of the node whose name it uses",
     Suspicion.OTHER_TYPE: "it was approved, and came back as another type of node",
-    Suspicion.OTHER_ADDRESS: "it was approved, and came back at another address without a secret that proves who it is",
+    Suspicion.OTHER_ADDRESS: "it was approved, and came back at or from another address without proof of who it is",
 }
 """Sentences for people."""
 

@@ -2,7 +2,7 @@
 
 A node with a secret is found by it; one without, by its name. A registration without a secret under the name of a
 node that has one is a stranger: it becomes a new pending node, and people are alarmed. So is an approved node that
-comes back as another type, or without a secret at another address: it is pending again.
+comes back as another type, or without a secret at another address, or from another one: it is pending again.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from corral.base.errors import CorralError
-from corral.base.ids import Incarnation, NodeId
+from corral.base.ids import Incarnation, NodeId, is_same_source
 from corral.base.setting_kinds import SWITCH, duration, whole
 from corral.base.settings import setting
 from corral.frontend.nodes.decide.node import (
@@ -56,9 +56,9 @@ class AdmissionPolicy:
     )
     trusts_changed_addresses: bool = setting(
         SWITCH,
-        """Let a node without a secret of its own, as LocalAI's workers are, keep its approval when it registers at
-        another address; for networks whose addresses change. Off by default: everybody with the registration token
-        could take such a node's place, and its prompts.""",
+        """Let a node without a secret of its own, as LocalAI's workers are, keep its approval when it registers another
+        address, or from another one; for networks whose addresses change, by DHCP or behind several NAT routers. Off by
+        default: everybody with the registration token could take such a node's place, and its prompts.""",
         name="trust_changed_addresses",
         default=False,
     )
@@ -178,8 +178,8 @@ def register_again(
 def suspicion_of(node: Node, registration: Registration, policy: AdmissionPolicy) -> Suspicion | None:
     """Why this may be somebody else than the node that was approved.
 
-    A caller with the node's secret may move. A caller without one is recognised by the address that it registers, or,
-    if it registers none (as agents do), by the address that it calls from.
+    A caller with the node's secret may move. A caller without one is recognised by the addresses that it registers,
+    which anybody can claim, and by the address that it calls from.
     """
     if registration.type is not node.type:
         return Suspicion.OTHER_TYPE
@@ -187,8 +187,15 @@ def suspicion_of(node: Node, registration: Registration, policy: AdmissionPolicy
         return None
     if (registration.address, registration.http_address) != (node.address, node.http_address):
         return Suspicion.OTHER_ADDRESS
-    has_moved = not node.address and node.registered_from not in ("", registration.registered_from)
-    return Suspicion.OTHER_ADDRESS if has_moved else None
+    return Suspicion.OTHER_ADDRESS if _calls_from_elsewhere(node, registration) else None
+
+
+def _calls_from_elsewhere(node: Node, registration: Registration) -> bool:
+    """Where it is not known from where a node with an address is called now, its address must do."""
+    before, now = node.registered_from, registration.registered_from
+    if not before or (not now and node.address):
+        return False
+    return not is_same_source(before, now)
 
 
 def is_new_life(node: Node, registration: Registration) -> bool:

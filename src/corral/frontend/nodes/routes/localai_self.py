@@ -173,10 +173,12 @@ def _corral_welcome(context: AdminContext) -> CorralWelcome:
 
 
 async def heartbeat(context: AdminContext, request: Request, caller: Caller) -> Response:
-    body = await read_body(request, context.config.max_body, at_most=HEARTBEAT.max_body)
-    read = cache(partial(read_heartbeat, body, context.clock.now()))
+    node_id, claim = node_id_of(request), _claim(caller)
     try:
-        node = await context.nodes.heartbeats.beat(node_id_of(request), _claim(caller), read)
+        await context.nodes.heartbeats.expect(node_id, claim)
+        body = await read_body(request, context.config.max_body, at_most=HEARTBEAT.max_body)
+        read = cache(partial(read_heartbeat, body, context.clock.now()))
+        node = await context.nodes.heartbeats.beat(node_id, claim, read)
     except AccessDenied:
         return _denied()
     except NotFound:

@@ -1,6 +1,6 @@
 """Replicas as values: their states, which transition is legal, and what a node's report says about them."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
 from typing import Final
@@ -113,6 +113,11 @@ class Replica(PartlyPrinted, frozen=True, kw_only=True):
     def needs_adapter(self) -> bool:
         """Whether it answers requests, and only the adapter of a frontend can put them: its node gives it no URL."""
         return self.state in SERVING and bool(self.address) and not self.url and not self.is_unreadable
+
+
+def barrier(loaded: Sequence[Replica], adapter_problem: str) -> str:
+    """Return why none of these loaded replicas of a model can be asked; empty when one can, or soon will."""
+    return adapter_problem if all(replica.needs_adapter for replica in loaded) else ""
 
 
 class Outgrown(StrEnum):

@@ -34,7 +34,7 @@ from corral.frontend.serving.decide.load_job import (
     may_claim,
     seconds_so_far,
 )
-from corral.frontend.serving.decide.replica import Replica, ReplicaState
+from corral.frontend.serving.decide.replica import Replica, ReplicaState, barrier
 from corral.frontend.serving.loading.load_work import INSTALLING, HeldJob, LoadStores, LoadWork
 from corral.frontend.serving.staging.service import STAGING, StagingWatch
 from corral.wire.models import LoadReason
@@ -144,8 +144,7 @@ class Loads:
 
     async def _loaded(self, spec: ModelSpec, loaded: list[Replica]) -> LoadStatus:
         """A replica that needs the adapter has a URL soon, unless something is wrong with the adapter."""
-        problem = self._adapter_problem()
-        if problem and all(replica.needs_adapter for replica in loaded):
+        if problem := barrier(loaded, self._adapter_problem()):
             reason = LoadReason.NOT_REACHABLE
             return LoadStatus(model=spec.name, state=LoadState.FAILED, message=problem, reason=reason)
         node = await self._node_name(loaded[0].node_id)
