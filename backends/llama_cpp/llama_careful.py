@@ -14,13 +14,16 @@ import struct
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-Body = dict[str, Any]
+from llama_messages import message_request
+from llama_refusals import Body, Refused, check_place_for_tools
+from llama_responses import response_request
 
 CHAT: Final = "/v1/chat/completions"
 COMPLETION: Final = "/v1/completions"
 EMBEDDING: Final = "/v1/embeddings"
 RESPONSES: Final = "/v1/responses"
 MESSAGES: Final = "/v1/messages"
+COUNT_TOKENS: Final = "/v1/messages/count_tokens"
 _MOST_ANSWERS: Final = 128
 """OpenAI's own limit of `n`."""
 _LIMITS: Final = ("max_tokens", "max_completion_tokens", "max_output_tokens", "n_predict")
@@ -29,20 +32,6 @@ _WHOLE: Final = ("n", "logprobs", "dimensions", "seed")
 _CHOICES: Final = ("auto", "none", "required")
 _SHOWN: Final = 20
 """How many characters of a value an error message repeats."""
-
-
-class Refused(Exception):
-    """The request cannot be answered as it is written; `param` is the field."""
-
-    def __init__(self, param: str, message: str, *, code: str = "invalid_value") -> None:
-        super().__init__(message)
-        self.param = param
-        self.code = code
-
-    def document(self) -> bytes:
-        """The body of an answer with status 400, in OpenAI's shape."""
-        told = {"message": f"{self.param}: {self}", "type": "invalid_request_error", "param": self.param}
-        return json.dumps({"error": {**told, "code": self.code}}).encode()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,17 +67,15 @@ def plan_for(path: str, body: Body, *, offers_tools: bool) -> Plan:
     if path == EMBEDDING:
         return _embedding(body)
     _check_limits(body)
+    if path == RESPONSES:
+        return Plan(requests=(response_request(body, offers_tools=offers_tools),), streams=bool(body.get("stream")))
+    if path in (MESSAGES, COUNT_TOKENS):
+        return Plan(requests=(message_request(body, offers_tools=offers_tools),), streams=bool(body.get("stream")))
     if path == CHAT:
         body = with_chosen_tool(_chat(body), offers_tools=offers_tools)
     elif path == COMPLETION:
         _check_completion(body)
-    elif body.get("tools"):
-        _check_offer(body, offers_tools=offers_tools)
-    if path == RESPONSES:
-        return Plan(requests=(_response(body),), streams=bool(body.get("stream")))
-    if path == MESSAGES:
-        return Plan(requests=(_with_named_tool(body, "tool", {"type": "any"}),), streams=bool(body.get("stream")))
-    if path not in (CHAT, COMPLETION):
+    else:
         return Plan(requests=(body,))
     echoed = _prompts(body) if body.pop("echo", False) else ()
     alternatives = _alternatives(body) if path == COMPLETION else None
@@ -140,8 +127,8 @@ def with_chosen_tool(body: Body, *, offers_tools: bool) -> Body:
         raise Refused("tool_choice", f"must be one of {', '.join(_CHOICES)}, or name a function")
     if choice == "required" and not tools:
         raise Refused("tool_choice", "needs tools")
-    if tools:
-        _check_offer(body, offers_tools=offers_tools)
+    if tools and choice != "none":
+        check_place_for_tools(offers_tools=offers_tools)
     if not isinstance(choice, dict):
         return body
     function = choice.get("function")
@@ -149,12 +136,6 @@ def with_chosen_tool(body: Body, *, offers_tools: bool) -> Body:
     if name not in names:
         raise Refused("tool_choice", f"names {name}, which is not among the tools")
     return {**body, "tools": [tools[names.index(name)]], "tool_choice": "required"}
-
-
-def _check_offer(body: Body, *, offers_tools: bool) -> None:
-    if not offers_tools and body.get("tool_choice") != "none":
-        told = "the template of this model has no place for tools"
-        raise Refused("tools", told, code="unsupported_by_model")
 
 
 def _tool_names(tools: Any) -> list[str]:
@@ -172,32 +153,6 @@ def _tool_names(tools: Any) -> list[str]:
             raise Refused(f"{place}.function.parameters", "must be an object: a JSON schema")
         names.append(function["name"])
     return names
-
-
-def _response(body: Body) -> Body:
-    """Return a request of `/v1/responses` with the answer's format in the field where the engine looks for it."""
-    if body.get("background"):
-        raise Refused("background", "is not offered: the answer comes with the request, whole or streamed")
-    text = body.get("text")
-    answer_format = text.get("format") if isinstance(text, dict) else None
-    if isinstance(answer_format, dict) and answer_format.get("type") == "json_schema":
-        if not isinstance(answer_format.get("schema"), dict):
-            raise Refused("text.format.schema", "must be an object: a JSON schema")
-        body = {**body, "response_format": {"type": "json_schema", "json_schema": answer_format}}
-    elif isinstance(answer_format, dict):
-        body = {**body, "response_format": answer_format}
-    return _with_named_tool(body, "function", "required")
-
-
-def _with_named_tool(body: Body, type: str, must: Any) -> Body:
-    """A request with only the tool that a `tool_choice` of this type names; `must` says that it is to be used."""
-    choice, tools = body.get("tool_choice"), body.get("tools") or []
-    if not isinstance(choice, dict) or choice.get("type") != type:
-        return body
-    named = [tool for tool in tools if isinstance(tool, dict) and tool.get("name") == choice.get("name")]
-    if not named:
-        raise Refused("tool_choice", f"names {choice.get('name')}, which is not among the tools")
-    return {**body, "tools": named[:1], "tool_choice": must}
 
 
 def _check_completion(body: Body) -> None:

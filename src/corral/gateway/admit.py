@@ -43,6 +43,10 @@ _SHOWN: Final = 20
 _ABSENT: Final = msgspec.Raw()
 _NULL: Final = msgspec.Raw(b"null")
 _EMPTY_TEXT: Final = msgspec.Raw(b'""')
+_FREE_CHOICES: Final = (msgspec.Raw(b'"auto"'), msgspec.Raw(b'"none"'), _NULL)
+"""Values of `tool_choice` that no engine ignores where there are no tools."""
+_BLOCKS: Final = re.compile(rb'"content"\s*:\s*[^\s"]')
+"""Matches a message whose content is no text."""
 _LONGEST_STOPS: Final = 4096
 """Stop sequences of more bytes than this are not checked for being empty."""
 _OPENING: Final[dict[Scope, frozenset[str]]] = {
@@ -166,6 +170,10 @@ class RequestFields(msgspec.Struct, gc=False):
     logit_bias: msgspec.Raw = _ABSENT
     stream_options: msgspec.Raw = _ABSENT
     response_format: msgspec.Raw = _ABSENT
+    container: msgspec.Raw = _ABSENT
+    mcp_servers: msgspec.Raw = _ABSENT
+    output_config: msgspec.Raw = _ABSENT
+    output_format: msgspec.Raw = _ABSENT
 
     def named(self) -> str:
         """Return the name of the requested model. Raise `GatewayRefusal` when the body has none."""
@@ -199,7 +207,19 @@ class RequestFields(msgspec.Struct, gc=False):
             or (self.stop_sequences and self.stop_sequences != _NULL)
             or (self.prompt and memoryview(self.prompt)[0] == _LIST)
             or (self.prompt and self.logprobs and self.logprobs != _NULL)
+            or (self.tool_choice and self.tool_choice not in _FREE_CHOICES)
+            or self.container
+            or self.mcp_servers
+            or self.output_config
+            or self.output_format
         )
+
+    def has_blocks(self) -> bool:
+        """Whether a request in Anthropic's form has lists of blocks, of which some engines drop those that they do not
+        know."""
+        if self.system and memoryview(self.system)[0] == _LIST:
+            return True
+        return bool(self.messages) and _BLOCKS.search(self.messages) is not None
 
     def check(self, *, takes_null: bool = True) -> None:
         """Raise `GatewayRefusal` for values that no model can serve but some engines accept.

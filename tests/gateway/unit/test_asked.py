@@ -48,6 +48,44 @@ def test_nulls_need_no_care(field: str) -> None:
     assert not asked_in_json(b'{"model": "m", "%b": null}' % field.encode()).needs_care()
 
 
+@pytest.mark.parametrize(
+    "written", [b'"required"', b'"any"', b'{"type": "any"}', b'{"type": "tool", "name": "look"}', b'{"type": "auto"}']
+)
+def test_a_choice_of_tools_needs_care_also_without_tools(written: bytes) -> None:
+    """llama.cpp looks at it only where there are tools, and answers with a text otherwise."""
+    assert asked_in_json(b'{"model": "m", "tool_choice": %b}' % written).needs_care()
+
+
+@pytest.mark.parametrize("written", [b'"auto"', b'"none"', b"null"])
+def test_a_choice_that_is_free_needs_no_care(written: bytes) -> None:
+    assert not asked_in_json(b'{"model": "m", "tool_choice":  %b }' % written).needs_care()
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        b'"messages": [{"role": "user", "content": [{"type": "document"}]}]',
+        b'"messages": [{"role": "user", "content":[{}]}]',
+        b'"messages": [{"role": "user", "content" : null}]',
+        b'"system": [{"type": "image"}]',
+    ],
+)
+def test_messages_have_blocks(written: bytes) -> None:
+    assert asked_in_json(b'{"model": "m", %b}' % written).has_blocks()
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        b'"messages": [{"role": "user", "content": "hi"}]',
+        b'"messages": [{"role": "user", "content": "write \\"content\\": [1]"}]',
+        b'"system": "Be brief."',
+    ],
+)
+def test_messages_of_plain_text_have_no_blocks(written: bytes) -> None:
+    assert not asked_in_json(b'{"model": "m", %b}' % written).has_blocks()
+
+
 @pytest.mark.parametrize("written", [b"5", b'"hello"', b'{"role": "user"}', b"true"])
 def test_messages_that_are_no_list_are_refused(written: bytes) -> None:
     with pytest.raises(GatewayRefusal, match=r"`messages` must be a list$") as refused:
