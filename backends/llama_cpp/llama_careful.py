@@ -30,6 +30,7 @@ _LIMITS: Final = ("max_tokens", "max_completion_tokens", "max_output_tokens", "n
 _WHOLE: Final = ("n", "logprobs", "dimensions", "seed")
 """Fields of whole numbers, which JSON may write with a point: 2.0."""
 _CHOICES: Final = ("auto", "none", "required")
+_ENCODINGS: Final = ("float", "base64")
 _SHOWN: Final = 20
 """How many characters of a value an error message repeats."""
 
@@ -67,6 +68,7 @@ def plan_for(path: str, body: Body, *, offers_tools: bool) -> Plan:
     if path == EMBEDDING:
         return _embedding(body)
     _check_limits(body)
+    _check_bias(body.get("logit_bias", {}))
     if path == RESPONSES:
         return Plan(requests=(response_request(body, offers_tools=offers_tools),), streams=bool(body.get("stream")))
     if path in (MESSAGES, COUNT_TOKENS):
@@ -101,12 +103,28 @@ def _check_limits(body: Body) -> None:
             raise Refused(field_name, "must be at least 1")
 
 
+def _check_bias(bias: Any) -> None:
+    """Refuse what the engine ignores. It takes false for never, pairs in a list, and texts instead of tokens."""
+    pairs = list(bias.items()) if isinstance(bias, dict) else bias
+    if not isinstance(pairs, list):
+        raise Refused("logit_bias", "must be an object")
+    for pair in pairs:
+        if not isinstance(pair, list | tuple) or len(pair) != 2:
+            raise Refused("logit_bias", "must be an object, or a list of pairs")
+        if not isinstance(pair[1], int | float) or pair[1] is True:
+            raise Refused("logit_bias", f"must have numbers, and has {json.dumps(pair[1])[:_SHOWN]}")
+
+
 def _chat(body: Body) -> Body:
     for name in ("functions", "function_call"):
         if name in body:
             raise Refused(name, "is not offered: use tools and tool_choice")
     if body.pop("modalities", ["text"]) not in (["text"], []):
         raise Refused("modalities", "only text is offered by this backend", code="unsupported_by_model")
+    if "web_search_options" in body:
+        raise Refused("web_search_options", "is not offered: there is no search")
+    if body.get("verbosity", "medium") != "medium":
+        raise Refused("verbosity", "is not offered by this backend, only medium")
     if isinstance(body.get("messages"), list):
         body["messages"] = [_without_nulls(message) for message in body["messages"]]
     return body
@@ -160,6 +178,11 @@ def _check_completion(body: Body) -> None:
         raise Refused("suffix", "is not offered: this backend continues texts, and does not fill gaps")
     if body.pop("best_of", body.get("n", 1)) != body.get("n", 1):
         raise Refused("best_of", "is not offered: ask for several answers with n")
+    if not isinstance(body.get("echo", False), bool):
+        raise Refused("echo", "must be true or false")
+    answer_format = body.get("response_format", {})
+    if not isinstance(answer_format, dict) or answer_format.get("type", "text") != "text":
+        raise Refused("response_format", "is offered for chats, and not for completions")
     if body.get("echo") and "logprobs" in body:
         raise Refused("logprobs", "is not offered together with echo")
 
@@ -196,13 +219,14 @@ def _repeated(body: Body) -> tuple[Body, ...]:
 
 
 def _embedding(body: Body) -> Plan:
-    dimensions = body.pop("dimensions", 0)
-    if not isinstance(dimensions, int) or dimensions < 0:
-        raise Refused("dimensions", "must be at least 1")
-    if not dimensions:
+    if "dimensions" not in body:
         return Plan(requests=(body,))
-    as_base64 = body.pop("encoding_format", "float") == "base64"
-    return Plan(requests=(body,), dimensions=dimensions, as_base64=as_base64)
+    dimensions, encoding = body.pop("dimensions"), body.pop("encoding_format", "float")
+    if not isinstance(dimensions, int) or isinstance(dimensions, bool) or dimensions < 1:
+        raise Refused("dimensions", "must be a whole number, at least 1")
+    if encoding not in _ENCODINGS:
+        raise Refused("encoding_format", "must be float or base64")
+    return Plan(requests=(body,), dimensions=dimensions, as_base64=encoding == "base64")
 
 
 # Answers.

@@ -71,6 +71,20 @@ def plan(path: str, body: dict[str, Any], *, offers_tools: bool = True) -> Any:
         (RESPONSES, {"input": "a", "tool_choice": {"type": "function", "name": "smell"}}, "tool_choice"),
         (MESSAGES, HELLO | {"tool_choice": {"type": "tool", "name": "smell"}}, "tool_choice"),
         (EMBEDDING, {"input": "a", "dimensions": "8"}, "dimensions"),
+        (EMBEDDING, {"input": "a", "dimensions": 0}, "dimensions"),
+        (EMBEDDING, {"input": "a", "dimensions": True}, "dimensions"),
+        (EMBEDDING, {"input": "a", "dimensions": False}, "dimensions"),
+        (EMBEDDING, {"input": "a", "dimensions": 8, "encoding_format": "hex"}, "encoding_format"),
+        (CHAT, HELLO | {"web_search_options": {}}, "web_search_options"),
+        (CHAT, HELLO | {"verbosity": "low"}, "verbosity"),
+        (CHAT, HELLO | {"logit_bias": {"5": "much"}}, "logit_bias"),
+        (CHAT, HELLO | {"logit_bias": {"5": True}}, "logit_bias"),
+        (CHAT, HELLO | {"logit_bias": [5]}, "logit_bias"),
+        (COMPLETION, {"prompt": "a", "logit_bias": {"5": None}}, "logit_bias"),
+        (RESPONSES, {"input": "a", "logit_bias": "much"}, "logit_bias"),
+        (COMPLETION, {"prompt": "a", "echo": "yes"}, "echo"),
+        (COMPLETION, {"prompt": "a", "response_format": {"type": "json_object"}}, "response_format"),
+        (COMPLETION, {"prompt": "a", "response_format": "json"}, "response_format"),
         (RESPONSES, {"input": "a", "tool_choice": "required"}, "tool_choice"),
         (RESPONSES, {"input": "a", "tool_choice": "sometimes"}, "tool_choice"),
         (RESPONSES, {"input": "a", "tool_choice": {"type": "file_search"}}, "tool_choice.type"),
@@ -235,6 +249,19 @@ def test_nulls_are_not_given() -> None:
 def test_several_answers_are_asked_for_one_after_another_with_seeds_of_their_own() -> None:
     assert [one.get("seed") for one in plan(CHAT, HELLO | {"n": 3, "seed": 7}).requests] == [7, 8, 9]
     assert plan(CHAT, HELLO | {"n": 2}).requests == (HELLO, HELLO)
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        (CHAT, HELLO | {"logit_bias": {"5": 1, "6": -100.0, "hello": False}, "verbosity": "medium"}),
+        (CHAT, HELLO | {"logit_bias": [[5, 1], ["hello", False]]}),
+        (COMPLETION, {"prompt": "a", "response_format": {"type": "text"}}),
+        (EMBEDDING, {"input": "a", "encoding_format": "base64"}),
+    ],
+)
+def test_what_the_engine_honours_is_left_to_it(path: str, body: dict[str, Any]) -> None:
+    assert plan(path, body).requests == (body,)
 
 
 def test_whole_numbers_may_be_written_with_a_point() -> None:

@@ -51,6 +51,10 @@ async def ask(gateway: GatewayWorld, more: dict[str, object], path: str = "/v1/c
         {"prompt": "a", "logprobs": 0},
         {"tool_choice": "required"},
         {"tool_choice": {"type": "function", "function": {"name": "look"}}},
+        {"logit_bias": {"5": 1}},
+        {"web_search_options": {}},
+        {"verbosity": "low"},
+        {"prompt": "a", "response_format": {"type": "json_object"}},
         {"output_config": {"format": {"type": "json_schema"}}},
     ],
 )
