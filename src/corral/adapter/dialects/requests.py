@@ -19,6 +19,12 @@ _HOTTEST: Final = 2.0
 """OpenAI's own limit of `temperature`."""
 
 
+class UnsupportedContent(InvalidInput):
+    """The model does not take this kind of content."""
+
+    code = "unsupported_content"
+
+
 class MediaUrl(msgspec.Struct):
     url: str | None = None
 
