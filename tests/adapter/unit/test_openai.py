@@ -209,6 +209,8 @@ def test_in_a_prompt_that_we_render_media_have_their_places() -> None:
         ({"response_format": {"type": "xml"}}, "response_format"),
         ({"response_format": {"type": "json_object"}, "grammar": 'root ::= "a"'}, "response_format"),
         ({"response_format": {"type": "json_object"}, "tools": TOOLS}, "response_format"),
+        ({"verbosity": "low"}, "verbosity"),
+        ({"web_search_options": {}}, "web_search_options"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": "x"}]}]}, None),
     ],
 )
@@ -216,6 +218,19 @@ def test_a_bad_field_is_named(body: dict[str, Any], field: str | None) -> None:
     with pytest.raises(InvalidInput) as refused:
         chat(body)
     assert refused.value.field == (field or "messages.content.image_url")
+
+
+def test_the_format_of_a_completion_is_refused() -> None:
+    check_completion(parse(b'{"prompt": "x", "response_format": {"type": "text"}}', CompletionRequest))
+    request = parse(b'{"prompt": "x", "response_format": {"type": "json_object"}}', CompletionRequest)
+    with pytest.raises(InvalidInput, match=r"^response_format: is offered for chats"):
+        check_completion(request)
+
+
+@pytest.mark.parametrize("text", ['""', "[]", '[""]', '["a", ""]', "[[]]", "[[1], []]"])
+def test_an_empty_text_has_no_vector(text: str) -> None:
+    with pytest.raises(InvalidInput, match=r"^input: must not be empty"):
+        parse(b'{"input": %b}' % text.encode(), EmbeddingRequest).texts()
 
 
 def test_null_is_what_was_not_given() -> None:
