@@ -31,10 +31,11 @@ from corral_backend_sdk import (
     serve,
 )
 from engine_process import Engine, start_engine
-from llama_careful import Refused, with_chosen_tool
+from llama_careful import with_chosen_tool
 from llama_front import Front
 from llama_media import with_media_inside
 from llama_parameters import parameters_for
+from llama_refusals import Refused
 from llama_requests import body_for, is_chat, reply_for, rerank_body, rerank_result
 
 log = logging.getLogger("backend")

@@ -14,35 +14,25 @@ import struct
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-Body = dict[str, Any]
+from llama_messages import message_request
+from llama_refusals import Body, Refused, check_place_for_tools
+from llama_responses import response_request
 
 CHAT: Final = "/v1/chat/completions"
 COMPLETION: Final = "/v1/completions"
 EMBEDDING: Final = "/v1/embeddings"
 RESPONSES: Final = "/v1/responses"
 MESSAGES: Final = "/v1/messages"
+COUNT_TOKENS: Final = "/v1/messages/count_tokens"
 _MOST_ANSWERS: Final = 128
 """OpenAI's own limit of `n`."""
 _LIMITS: Final = ("max_tokens", "max_completion_tokens", "max_output_tokens", "n_predict")
 _WHOLE: Final = ("n", "logprobs", "dimensions", "seed")
 """Fields of whole numbers, which JSON may write with a point: 2.0."""
 _CHOICES: Final = ("auto", "none", "required")
+_ENCODINGS: Final = ("float", "base64")
 _SHOWN: Final = 20
 """How many characters of a value an error message repeats."""
-
-
-class Refused(Exception):
-    """The request cannot be answered as it is written; `param` is the field."""
-
-    def __init__(self, param: str, message: str, *, code: str = "invalid_value") -> None:
-        super().__init__(message)
-        self.param = param
-        self.code = code
-
-    def document(self) -> bytes:
-        """The body of an answer with status 400, in OpenAI's shape."""
-        told = {"message": f"{self.param}: {self}", "type": "invalid_request_error", "param": self.param}
-        return json.dumps({"error": {**told, "code": self.code}}).encode()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,17 +68,16 @@ def plan_for(path: str, body: Body, *, offers_tools: bool) -> Plan:
     if path == EMBEDDING:
         return _embedding(body)
     _check_limits(body)
+    _check_bias(body.get("logit_bias", {}))
+    if path == RESPONSES:
+        return Plan(requests=(response_request(body, offers_tools=offers_tools),), streams=bool(body.get("stream")))
+    if path in (MESSAGES, COUNT_TOKENS):
+        return Plan(requests=(message_request(body, offers_tools=offers_tools),), streams=bool(body.get("stream")))
     if path == CHAT:
         body = with_chosen_tool(_chat(body), offers_tools=offers_tools)
     elif path == COMPLETION:
         _check_completion(body)
-    elif body.get("tools"):
-        _check_offer(body, offers_tools=offers_tools)
-    if path == RESPONSES:
-        return Plan(requests=(_response(body),), streams=bool(body.get("stream")))
-    if path == MESSAGES:
-        return Plan(requests=(_with_named_tool(body, "tool", {"type": "any"}),), streams=bool(body.get("stream")))
-    if path not in (CHAT, COMPLETION):
+    else:
         return Plan(requests=(body,))
     echoed = _prompts(body) if body.pop("echo", False) else ()
     alternatives = _alternatives(body) if path == COMPLETION else None
@@ -114,12 +103,28 @@ def _check_limits(body: Body) -> None:
             raise Refused(field_name, "must be at least 1")
 
 
+def _check_bias(bias: Any) -> None:
+    """Refuse what the engine ignores. It takes false for never, pairs in a list, and texts instead of tokens."""
+    pairs = list(bias.items()) if isinstance(bias, dict) else bias
+    if not isinstance(pairs, list):
+        raise Refused("logit_bias", "must be an object")
+    for pair in pairs:
+        if not isinstance(pair, list | tuple) or len(pair) != 2:
+            raise Refused("logit_bias", "must be an object, or a list of pairs")
+        if not isinstance(pair[1], int | float) or pair[1] is True:
+            raise Refused("logit_bias", f"must have numbers, and has {json.dumps(pair[1])[:_SHOWN]}")
+
+
 def _chat(body: Body) -> Body:
     for name in ("functions", "function_call"):
         if name in body:
             raise Refused(name, "is not offered: use tools and tool_choice")
     if body.pop("modalities", ["text"]) not in (["text"], []):
         raise Refused("modalities", "only text is offered by this backend", code="unsupported_by_model")
+    if "web_search_options" in body:
+        raise Refused("web_search_options", "is not offered: there is no search")
+    if body.get("verbosity", "medium") != "medium":
+        raise Refused("verbosity", "is not offered by this backend, only medium")
     if isinstance(body.get("messages"), list):
         body["messages"] = [_without_nulls(message) for message in body["messages"]]
     return body
@@ -140,8 +145,8 @@ def with_chosen_tool(body: Body, *, offers_tools: bool) -> Body:
         raise Refused("tool_choice", f"must be one of {', '.join(_CHOICES)}, or name a function")
     if choice == "required" and not tools:
         raise Refused("tool_choice", "needs tools")
-    if tools:
-        _check_offer(body, offers_tools=offers_tools)
+    if tools and choice != "none":
+        check_place_for_tools(offers_tools=offers_tools)
     if not isinstance(choice, dict):
         return body
     function = choice.get("function")
@@ -149,12 +154,6 @@ def with_chosen_tool(body: Body, *, offers_tools: bool) -> Body:
     if name not in names:
         raise Refused("tool_choice", f"names {name}, which is not among the tools")
     return {**body, "tools": [tools[names.index(name)]], "tool_choice": "required"}
-
-
-def _check_offer(body: Body, *, offers_tools: bool) -> None:
-    if not offers_tools and body.get("tool_choice") != "none":
-        told = "the template of this model has no place for tools"
-        raise Refused("tools", told, code="unsupported_by_model")
 
 
 def _tool_names(tools: Any) -> list[str]:
@@ -174,37 +173,16 @@ def _tool_names(tools: Any) -> list[str]:
     return names
 
 
-def _response(body: Body) -> Body:
-    """Return a request of `/v1/responses` with the answer's format in the field where the engine looks for it."""
-    if body.get("background"):
-        raise Refused("background", "is not offered: the answer comes with the request, whole or streamed")
-    text = body.get("text")
-    answer_format = text.get("format") if isinstance(text, dict) else None
-    if isinstance(answer_format, dict) and answer_format.get("type") == "json_schema":
-        if not isinstance(answer_format.get("schema"), dict):
-            raise Refused("text.format.schema", "must be an object: a JSON schema")
-        body = {**body, "response_format": {"type": "json_schema", "json_schema": answer_format}}
-    elif isinstance(answer_format, dict):
-        body = {**body, "response_format": answer_format}
-    return _with_named_tool(body, "function", "required")
-
-
-def _with_named_tool(body: Body, type: str, must: Any) -> Body:
-    """A request with only the tool that a `tool_choice` of this type names; `must` says that it is to be used."""
-    choice, tools = body.get("tool_choice"), body.get("tools") or []
-    if not isinstance(choice, dict) or choice.get("type") != type:
-        return body
-    named = [tool for tool in tools if isinstance(tool, dict) and tool.get("name") == choice.get("name")]
-    if not named:
-        raise Refused("tool_choice", f"names {choice.get('name')}, which is not among the tools")
-    return {**body, "tools": named[:1], "tool_choice": must}
-
-
 def _check_completion(body: Body) -> None:
     if body.get("suffix"):
         raise Refused("suffix", "is not offered: this backend continues texts, and does not fill gaps")
     if body.pop("best_of", body.get("n", 1)) != body.get("n", 1):
         raise Refused("best_of", "is not offered: ask for several answers with n")
+    if not isinstance(body.get("echo", False), bool):
+        raise Refused("echo", "must be true or false")
+    answer_format = body.get("response_format", {})
+    if not isinstance(answer_format, dict) or answer_format.get("type", "text") != "text":
+        raise Refused("response_format", "is offered for chats, and not for completions")
     if body.get("echo") and "logprobs" in body:
         raise Refused("logprobs", "is not offered together with echo")
 
@@ -241,13 +219,14 @@ def _repeated(body: Body) -> tuple[Body, ...]:
 
 
 def _embedding(body: Body) -> Plan:
-    dimensions = body.pop("dimensions", 0)
-    if not isinstance(dimensions, int) or dimensions < 0:
-        raise Refused("dimensions", "must be at least 1")
-    if not dimensions:
+    if "dimensions" not in body:
         return Plan(requests=(body,))
-    as_base64 = body.pop("encoding_format", "float") == "base64"
-    return Plan(requests=(body,), dimensions=dimensions, as_base64=as_base64)
+    dimensions, encoding = body.pop("dimensions"), body.pop("encoding_format", "float")
+    if not isinstance(dimensions, int) or isinstance(dimensions, bool) or dimensions < 1:
+        raise Refused("dimensions", "must be a whole number, at least 1")
+    if encoding not in _ENCODINGS:
+        raise Refused("encoding_format", "must be float or base64")
+    return Plan(requests=(body,), dimensions=dimensions, as_base64=encoding == "base64")
 
 
 # Answers.

@@ -14,7 +14,8 @@ import time
 from typing import Final, NamedTuple
 
 from engine_process import Engine, EngineAnswer
-from llama_careful import MESSAGES, RESPONSES, Body, Joining, Plan, Refused, cut_vectors, plan_for
+from llama_careful import MESSAGES, RESPONSES, Joining, Plan, cut_vectors, plan_for
+from llama_refusals import Body, Refused
 from llama_repairs import AnswerRepair, MessageRepair, ResponseRepair
 
 log = logging.getLogger("backend")

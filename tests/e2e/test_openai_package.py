@@ -162,6 +162,24 @@ class TestMistakes:
         assert error["type"] == "invalid_request_error"
         assert named in error["message"]
 
+    @pytest.mark.parametrize(
+        ("more", "param"),
+        [
+            ({"tool_choice": "required"}, "tool_choice"),
+            ({"tool_choice": {"type": "function", "function": {"name": "look"}}}, "tool_choice"),
+            ({"response_format": {"type": "json_schema"}}, "response_format.json_schema.schema"),
+            ({"logit_bias": {"5": "much"}}, "logit_bias"),
+            ({"web_search_options": {}}, "web_search_options"),
+            ({"grammar": 5}, "grammar"),
+        ],
+    )
+    def test_what_the_engine_would_drop_is_a_bad_request_that_names_it(
+        self, client: openai.OpenAI, more: dict[str, Any], param: str
+    ) -> None:
+        with pytest.raises(openai.BadRequestError) as refused:
+            client.chat.completions.create(model="chat", messages=ASKED, extra_body=more)
+        assert told(refused.value)["param"] == param
+
     def test_what_the_engine_misses_is_a_bad_request(self, client: openai.OpenAI) -> None:
         for path, model, named in [("/chat/completions", "chat", "messages"), ("/completions", "chat", "prompt")]:
             with pytest.raises(openai.BadRequestError) as refused:

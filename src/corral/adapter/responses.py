@@ -13,6 +13,7 @@ from aiohttp import web
 
 from corral.adapter.dialects.answers import Failure
 from corral.adapter.dialects.engine_errors import refusal_in
+from corral.adapter.dialects.requests import UnsupportedContent
 from corral.adapter.forms import RequestTooLarge
 from corral.adapter.node_files import NodeFilesUnusable
 from corral.adapter.replicas import KeyUnknown
@@ -69,6 +70,8 @@ def _failure(error: CorralError, *, about: str) -> Failure:
     status, kind, code, param = 500, _SERVER, error.code, None
     if isinstance(error, _TELLING) and (fault := refusal_in(error.said, about=about)):
         status, kind, code, param = 400, _INVALID, fault.code, fault.param
+    elif isinstance(error, UnsupportedContent):
+        status, kind, param = 400, _INVALID, about
     elif isinstance(error, errors.NotOffered):
         status, kind, code, param = 400, _INVALID, "unsupported_by_model", "model"
     else:

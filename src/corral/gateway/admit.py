@@ -34,15 +34,21 @@ without any."""
 _LINE_PADDING: Final = 64
 _MAX_KEY: Final = 512
 _MAX_NAME: Final = 512
-_SHORT: Final = 16
-"""A list longer than this many bytes is not checked for being empty."""
+_EMPTY_LIST: Final = re.compile(rb"\[\s*\]")
 _LIST: Final = ord("[")
 _LONGEST_NUMBER: Final = 1024
 _SHOWN: Final = 20
 """How many characters of a number an error message repeats."""
 _ABSENT: Final = msgspec.Raw()
 _NULL: Final = msgspec.Raw(b"null")
+_TRUTHS: Final = (msgspec.Raw(b"true"), msgspec.Raw(b"false"))
+_SCHEMA_BEGINNINGS: Final = b"{tf"
+"""By which bytes a JSON schema may begin: it is an object, true or false."""
 _EMPTY_TEXT: Final = msgspec.Raw(b'""')
+_FREE_CHOICES: Final = (msgspec.Raw(b'"auto"'), msgspec.Raw(b'"none"'), _NULL)
+"""Values of `tool_choice` that no engine ignores where there are no tools."""
+_BLOCKS: Final = re.compile(rb'"content"\s*:\s*[^\s"]')
+"""Matches a message whose content is no text."""
 _LONGEST_STOPS: Final = 4096
 """Stop sequences of more bytes than this are not checked for being empty."""
 _OPENING: Final[dict[Scope, frozenset[str]]] = {
@@ -166,6 +172,14 @@ class RequestFields(msgspec.Struct, gc=False):
     logit_bias: msgspec.Raw = _ABSENT
     stream_options: msgspec.Raw = _ABSENT
     response_format: msgspec.Raw = _ABSENT
+    container: msgspec.Raw = _ABSENT
+    mcp_servers: msgspec.Raw = _ABSENT
+    output_config: msgspec.Raw = _ABSENT
+    output_format: msgspec.Raw = _ABSENT
+    grammar: msgspec.Raw = _ABSENT
+    top_n: msgspec.Raw = _ABSENT
+    verbosity: msgspec.Raw = _ABSENT
+    web_search_options: msgspec.Raw = _ABSENT
 
     def named(self) -> str:
         """Return the name of the requested model. Raise `GatewayRefusal` when the body has none."""
@@ -199,7 +213,23 @@ class RequestFields(msgspec.Struct, gc=False):
             or (self.stop_sequences and self.stop_sequences != _NULL)
             or (self.prompt and memoryview(self.prompt)[0] == _LIST)
             or (self.prompt and self.logprobs and self.logprobs != _NULL)
+            or (self.tool_choice and self.tool_choice not in _FREE_CHOICES)
+            or self.container
+            or self.mcp_servers
+            or self.output_config
+            or self.output_format
+            or self.logit_bias
+            or self.verbosity
+            or self.web_search_options
+            or (self.prompt and self.response_format)
         )
+
+    def has_blocks(self) -> bool:
+        """Whether a request in Anthropic's form has lists of blocks, of which some engines drop those that they do not
+        know."""
+        if self.system and memoryview(self.system)[0] == _LIST:
+            return True
+        return bool(self.messages) and _BLOCKS.search(self.messages) is not None
 
     def check(self, *, takes_null: bool = True) -> None:
         """Raise `GatewayRefusal` for values that no model can serve but some engines accept.
@@ -208,7 +238,7 @@ class RequestFields(msgspec.Struct, gc=False):
         """
         if self.messages and memoryview(self.messages)[0] != _LIST and not (takes_null and self.messages == _NULL):
             raise GatewayRefusal(400, "`messages` must be a list", code="invalid_type", param="messages")
-        if 0 < len(self.messages) <= _SHORT and bytes(self.messages).translate(None, b" \t\r\n") == b"[]":
+        if self.messages and _EMPTY_LIST.match(self.messages):
             raise GatewayRefusal(400, "`messages` must not be empty", code="invalid_value", param="messages")
         if (
             self.temperature
@@ -218,6 +248,7 @@ class RequestFields(msgspec.Struct, gc=False):
             or self.n
             or self.top_p
             or self.top_logprobs
+            or self.top_n
         ):
             self._check_numbers()
         if (
@@ -229,14 +260,19 @@ class RequestFields(msgspec.Struct, gc=False):
             or self.stream_options
             or self.response_format
             or self.top_logprobs
+            or self.top_n
+            or self.grammar
         ):
             self._check_shapes()
 
     def _check_numbers(self) -> None:
-        """Refuse numbers that llama.cpp takes for others: it cuts fractions off, and keeps the lowest 32 bits."""
+        """Refuse numbers that llama.cpp takes for others: it cuts fractions off, keeps the lowest 32 bits, and reads
+        true as 1."""
         for name, limits in _NUMBERS.items():
             value: msgspec.Raw = getattr(self, name)
             number = _number(value) if value else None
+            if value in _TRUTHS:
+                raise GatewayRefusal(400, f"`{name}` must be a number", code="invalid_type", param=name)
             if number is not None and not limits.allow(number):
                 text = f"`{name}` must be {limits}, and is {bytes(value).decode()[:_SHOWN]}"
                 raise GatewayRefusal(400, text, code="invalid_value", param=name)
@@ -257,6 +293,35 @@ class RequestFields(msgspec.Struct, gc=False):
                 raise GatewayRefusal(400, f"`{name}` must be {kinds}", code="invalid_type", param=name)
         if self.stop or self.stop_sequences:
             self._check_stops()
+        if self.response_format and self.messages:
+            self._check_format()
+
+    def _check_format(self) -> None:
+        """Refuse the format of a chat's answer that says none: llama.cpp takes it for a text, or for any JSON."""
+        try:
+            wanted = _format_decoder.decode(self.response_format)
+        except UNREADABLE_JSON:
+            text = "`response_format` must have a type, and `json_schema` must be an object"
+            raise GatewayRefusal(400, text, code="invalid_type", param="response_format") from None
+        if wanted is None or wanted.type != "json_schema":
+            return
+        schema = wanted.json_schema.schema if wanted.json_schema else _ABSENT
+        if not schema or memoryview(schema)[0] not in _SCHEMA_BEGINNINGS:
+            name = "response_format.json_schema.schema"
+            raise GatewayRefusal(400, f"`{name}` must be a JSON schema", code="invalid_value", param=name)
+
+
+class _SchemaField(msgspec.Struct, gc=False):
+    """The part `json_schema` of a format, with the schema undecoded: clients decide how large that is."""
+
+    schema: msgspec.Raw = _ABSENT
+
+
+class _AnswerFormat(msgspec.Struct, gc=False):
+    """The format that a chat's answer shall have."""
+
+    type: str
+    json_schema: _SchemaField | None = None
 
 
 class _Limits(NamedTuple):
@@ -284,6 +349,7 @@ _NUMBERS: Final[Mapping[str, _Limits]] = {
     "n": _TOKENS,
     "top_p": _Limits(0, 1, is_whole=False),
     "top_logprobs": _Limits(0, 2**31 - 1, is_whole=True),
+    "top_n": _Limits(0, 2**31 - 1, is_whole=True),
 }
 
 _SHAPES: Final[Mapping[str, tuple[bytes, str]]] = {
@@ -293,6 +359,8 @@ _SHAPES: Final[Mapping[str, tuple[bytes, str]]] = {
     "tool_choice": (b'"{n', "a string or an object"),
     "logit_bias": (b"{[n", "an object"),
     "top_logprobs": (b"-0123456789n", "a whole number"),
+    "top_n": (b"-0123456789n", "a whole number"),
+    "grammar": (b'"n', "a string"),
     "stream_options": (b"{n", "an object"),
     "response_format": (b"{n", "an object"),  # of a chat: speech and pictures name theirs by a word
 }
@@ -321,6 +389,7 @@ def _has_empty_text(value: msgspec.Raw) -> bool:
 
 
 _decoder: Final = msgspec.json.Decoder(RequestFields)
+_format_decoder: Final = msgspec.json.Decoder(_AnswerFormat | None)
 
 
 def asked_in_json(body: bytes) -> RequestFields:

@@ -184,8 +184,9 @@ class Inference(Exchange):
         parsed = asked_in_json(self._body) if self._route != _FORMS else asked_in_form(self._head, self._body)
         name = parsed.named()
         entry = services.directory.find_model(name) if only is None else services.directory.find_allowed(name, only)
-        parsed.check(takes_null=self._route not in ANTHROPIC_PATHS)
-        self._needs_care = self._route == _RESPONSES or parsed.needs_care()
+        is_anthropic = self._route in ANTHROPIC_PATHS
+        parsed.check(takes_null=not is_anthropic)
+        self._needs_care = self._route == _RESPONSES or parsed.needs_care() or (is_anthropic and parsed.has_blocks())
         use = _USES[self._route]
         if entry.uses and use is not None and use not in entry.uses:  # refused before anything is loaded for it
             reason = f"the model {entry.name} is for {' and '.join(entry.uses)}, and not for {use}"

@@ -8,10 +8,8 @@ import ssl
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
-
-
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 

@@ -99,6 +99,8 @@ class AdapterModel(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True
     """For the template that the backend renders; those of a request come on top."""
     takes_grammars: bool = False
     """Whether the backend keeps to grammars in llama.cpp's form."""
+    takes_no_media: bool = False
+    """Whether it is certain that the model takes neither pictures, sounds nor videos."""
     templates: PromptTemplates = PromptTemplates()
     defaults: RequestDefaults = RequestDefaults()
 

@@ -230,6 +230,28 @@ async def test_a_named_tool_is_called_and_its_answer_is_heard(served: Any) -> No
     assert (status, "grammar" in answer["error"]["message"]) == (400, True)
 
 
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_picture_for_a_model_that_takes_none_is_a_bad_request(served: Any, stream: bool) -> None:
+    """`echo` would answer as if there were none."""
+    await served.tell("k2", AdapterModel(name="m", identity="m.bin", use_tokenizer_template=True, takes_no_media=True))
+    url, source = "data:image/png;base64,QUJD", {"type": "base64", "media_type": "image/png", "data": "QUJD"}
+    picture = {"type": "image_url", "image_url": {"url": url}}
+    shown = {"type": "input_image", "image_url": url, "detail": "auto"}
+    for path, body, param in (
+        (CHAT, {"messages": [{"role": "user", "content": [picture]}]}, "messages"),
+        ("/v1/responses", {"input": [{"role": "user", "content": [shown]}]}, "input"),
+        (
+            "/v1/messages",
+            {"messages": [{"role": "user", "content": [{"type": "image", "source": source}]}]},
+            "messages",
+        ),
+    ):
+        status, answer = await served.ask(path, body | {"stream": stream}, key="k2")
+        error = answer["error"]
+        assert (status, error["code"], error["param"]) == (400, "unsupported_content", param)
+        assert error["message"] == "image input is not supported by this model"
+
+
 async def test_a_completion_begins_with_its_prompt_if_that_is_wanted(served: Any) -> None:
     wanted = {"prompt": ["a b", "c"], "echo": True, "n": 2}
     _, answer = await served.ask("/v1/completions", wanted)

@@ -196,6 +196,10 @@ class TestRequests:
             ({"tool_choice": {"type": "tool", "name": "x"}}, "tool_choice.name"),
             ({"tool_choice": {"type": "any"}}, "tool_choice.type"),
             ({"tool_choice": {"type": "some"}}, "tool_choice.type"),
+            ({"container": "c"}, "container"),
+            ({"mcp_servers": [{"name": "x"}]}, "mcp_servers"),
+            ({"output_format": {"type": "json_schema"}}, "output_format"),
+            ({"output_config": {"format": {"type": "json_schema"}}}, "output_config.format"),
             ({"max_tokens": 0}, "max_tokens"),
             ({"temperature": 3}, "temperature"),
             ({"temperature": "hot"}, "temperature"),
@@ -206,6 +210,15 @@ class TestRequests:
         with pytest.raises(InvalidInput) as refused:
             checked_chat(usual | body)
         assert refused.value.field == field
+
+    def test_a_null_and_a_missing_limit_are_the_same(self) -> None:
+        said = b'{"messages": [{"role": "user", "content": "hi"}]'
+        missing, null = (
+            anthropic.chat_request(requests.parse(said + end, anthropic.MessagesRequest))
+            for end in (b"}", b', "max_tokens": null}')
+        )
+        assert missing == null
+        assert options(output_config={"effort": "low"}, mcp_servers=[], container=None) == options()
 
     def test_the_text_that_is_counted(self) -> None:
         rendered = PredictOptions(Prompt="all of it", Messages=[Message(content="x")])

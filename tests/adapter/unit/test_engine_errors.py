@@ -35,6 +35,21 @@ REFUSED = "invalid_request_error"
         (400, llama(400, "Field 'n': Value must be between 1 <= value <= 1, but got 2", REFUSED), "invalid_value", "n"),
         (400, llama(400, "Invalid tool_choice: sometimes", REFUSED), "invalid_value", "tool_choice"),
         (400, llama(400, "unsupported content[].type", REFUSED), "invalid_value", "messages"),
+        (500, llama(500, "Unknown reasoning format: foo"), "invalid_value", "reasoning_format"),
+        (
+            400,
+            llama(400, "The format to return the embeddings in. Can be either float or base64", REFUSED),
+            "invalid_value",
+            "encoding_format",
+        ),
+        (400, llama(400, '"documents" must be a non-empty string array', REFUSED), "invalid_value", "documents"),
+        (400, llama(400, '"query" must be a string', REFUSED), "invalid_value", "query"),
+        (
+            400,
+            llama(400, "Field 'include_usage': type must be boolean, but is string", REFUSED),
+            "invalid_value",
+            "stream_options",
+        ),
         (400, llama(400, "something else", REFUSED), "invalid_value", None),
         (
             501,

@@ -13,6 +13,7 @@ from corral.adapter.dialects.requests import (
     EditRequest,
     EmbeddingRequest,
     MessagePart,
+    UnsupportedContent,
     check_chat,
     check_completion,
     check_edit,
@@ -67,6 +68,7 @@ def test_localais_own_fields_reach_the_backend() -> None:
     usual = AdapterModel(
         name="m",
         use_tokenizer_template=True,
+        takes_grammars=True,
         defaults=RequestDefaults(n_keep=4, repeat_last_n=64, tail_free_z=0.5, n_draft=8, prompt_cache_all=False),
     )
     quiet = chat({}, usual)
@@ -207,6 +209,8 @@ def test_in_a_prompt_that_we_render_media_have_their_places() -> None:
         ({"response_format": {"type": "xml"}}, "response_format"),
         ({"response_format": {"type": "json_object"}, "grammar": 'root ::= "a"'}, "response_format"),
         ({"response_format": {"type": "json_object"}, "tools": TOOLS}, "response_format"),
+        ({"verbosity": "low"}, "verbosity"),
+        ({"web_search_options": {}}, "web_search_options"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": "x"}]}]}, None),
     ],
 )
@@ -214,6 +218,19 @@ def test_a_bad_field_is_named(body: dict[str, Any], field: str | None) -> None:
     with pytest.raises(InvalidInput) as refused:
         chat(body)
     assert refused.value.field == (field or "messages.content.image_url")
+
+
+def test_the_format_of_a_completion_is_refused() -> None:
+    check_completion(parse(b'{"prompt": "x", "response_format": {"type": "text"}}', CompletionRequest))
+    request = parse(b'{"prompt": "x", "response_format": {"type": "json_object"}}', CompletionRequest)
+    with pytest.raises(InvalidInput, match=r"^response_format: is offered for chats"):
+        check_completion(request)
+
+
+@pytest.mark.parametrize("text", ['""', "[]", '[""]', '["a", ""]', "[[]]", "[[1], []]"])
+def test_an_empty_text_has_no_vector(text: str) -> None:
+    with pytest.raises(InvalidInput, match=r"^input: must not be empty"):
+        parse(b'{"input": %b}' % text.encode(), EmbeddingRequest).texts()
 
 
 def test_null_is_what_was_not_given() -> None:
@@ -232,8 +249,30 @@ def test_null_is_what_was_not_given() -> None:
     assert completion_options(completion, MODEL)[0].Tokens == 0
 
 
+@pytest.mark.parametrize("type", ["image_url", "audio_url", "video_url", "input_audio"])
+@pytest.mark.parametrize("renders_itself", [True, False])
+def test_media_are_refused_where_the_model_certainly_takes_none(type: str, renders_itself: bool) -> None:
+    model = AdapterModel(name="m", use_tokenizer_template=renders_itself, takes_no_media=True)
+    asked = {"messages": [*HELLO["messages"], {"role": "user", "content": [{"type": type}]}]}
+    with pytest.raises(UnsupportedContent, match=r"^(image|audio|video) input is not supported by this model$"):
+        chat(asked, model)
+    text = {"messages": [{"role": "user", "content": [{"type": "text", "text": "hi"}]}]}
+    assert chat(text, model) == chat({}, model)
+
+
+def test_a_grammar_is_refused_where_the_backend_takes_none() -> None:
+    asked = {"grammar": 'root ::= "a"'}
+    with pytest.raises(InvalidInput, match=r"^grammar: is not offered by this backend$"):
+        chat(asked)
+    completion = parse(json.dumps({"prompt": "x", **asked}).encode(), CompletionRequest)
+    with pytest.raises(InvalidInput, match=r"^grammar: is not offered by this backend$"):
+        completion_options(completion, MODEL)
+    assert not chat({"grammar": ""}).Grammar
+
+
 def test_a_grammar_and_a_named_tool_reach_the_backend() -> None:
-    assert chat({"grammar": 'root ::= "a"'}).Grammar == 'root ::= "a"'
+    model = AdapterModel(name="m", use_tokenizer_template=True, takes_grammars=True)
+    assert chat({"grammar": 'root ::= "a"'}, model).Grammar == 'root ::= "a"'
     assert json.loads(chat({"tools": TOOLS, "tool_choice": NAMED}).ToolChoice) == NAMED
 
 

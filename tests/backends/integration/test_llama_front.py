@@ -153,6 +153,10 @@ async def test_what_cannot_be_honoured_is_refused_by_name(chat_model_file: Path)
             (CHAT, ASKED | {"functions": TOOLS}, "functions"),
             ("/v1/completions", {"prompt": "a", "suffix": "b"}, "suffix"),
             (CHAT, [], "body"),
+            (CHAT, ASKED | {"tool_choice": "required"}, "tool_choice"),
+            ("/v1/responses", {"input": ""}, "input"),
+            ("/v1/messages", ASKED | {"tool_choice": {"type": "any"}}, "tool_choice"),
+            ("/v1/messages/count_tokens", {"messages": [{"content": [{"type": "x"}]}]}, "messages[0].content[0].type"),
         ]:
             status, text = await post(backend, path, body)
             assert (status, json.loads(text)["error"]["param"]) == (400, param)

@@ -8,11 +8,23 @@ import pytest
 
 CHAT, COMPLETION, EMBEDDING = "/v1/chat/completions", "/v1/completions", "/v1/embeddings"
 RESPONSES, MESSAGES = "/v1/responses", "/v1/messages"
+COUNT_TOKENS = "/v1/messages/count_tokens"
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
 TOOLS = [
     {"type": "function", "function": {"name": name, "parameters": {"type": "object"}}} for name in ("look", "listen")
 ]
+ALLOWED: dict[str, Any] = {
+    "type": "allowed_tools",
+    "mode": "required",
+    "tools": [{"type": "function", "name": "listen"}],
+}
 HELLO: dict[str, Any] = {"messages": [{"role": "user", "content": "hi"}]}
+OFFERS: dict[str, dict[str, Any]] = {
+    CHAT: HELLO | {"tools": TOOLS},
+    RESPONSES: {"input": "hi", "tools": [{"type": "function", "name": name} for name in ("look", "listen")]},
+    MESSAGES: HELLO | {"tools": [{"name": name, "input_schema": {}} for name in ("look", "listen")]},
+}
+"""A request with the same two tools, in the form of each route."""
 
 
 def careful() -> Any:
@@ -59,6 +71,58 @@ def plan(path: str, body: dict[str, Any], *, offers_tools: bool = True) -> Any:
         (RESPONSES, {"input": "a", "tool_choice": {"type": "function", "name": "smell"}}, "tool_choice"),
         (MESSAGES, HELLO | {"tool_choice": {"type": "tool", "name": "smell"}}, "tool_choice"),
         (EMBEDDING, {"input": "a", "dimensions": "8"}, "dimensions"),
+        (EMBEDDING, {"input": "a", "dimensions": 0}, "dimensions"),
+        (EMBEDDING, {"input": "a", "dimensions": True}, "dimensions"),
+        (EMBEDDING, {"input": "a", "dimensions": False}, "dimensions"),
+        (EMBEDDING, {"input": "a", "dimensions": 8, "encoding_format": "hex"}, "encoding_format"),
+        (CHAT, HELLO | {"web_search_options": {}}, "web_search_options"),
+        (CHAT, HELLO | {"verbosity": "low"}, "verbosity"),
+        (CHAT, HELLO | {"logit_bias": {"5": "much"}}, "logit_bias"),
+        (CHAT, HELLO | {"logit_bias": {"5": True}}, "logit_bias"),
+        (CHAT, HELLO | {"logit_bias": [5]}, "logit_bias"),
+        (COMPLETION, {"prompt": "a", "logit_bias": {"5": None}}, "logit_bias"),
+        (RESPONSES, {"input": "a", "logit_bias": "much"}, "logit_bias"),
+        (COMPLETION, {"prompt": "a", "echo": "yes"}, "echo"),
+        (COMPLETION, {"prompt": "a", "response_format": {"type": "json_object"}}, "response_format"),
+        (COMPLETION, {"prompt": "a", "response_format": "json"}, "response_format"),
+        (RESPONSES, {"input": "a", "tool_choice": "required"}, "tool_choice"),
+        (RESPONSES, {"input": "a", "tool_choice": "sometimes"}, "tool_choice"),
+        (RESPONSES, {"input": "a", "tool_choice": {"type": "file_search"}}, "tool_choice.type"),
+        (RESPONSES, OFFERS[RESPONSES] | {"tool_choice": {"type": "allowed_tools"}}, "tool_choice.mode"),
+        (RESPONSES, OFFERS[RESPONSES] | {"tool_choice": ALLOWED | {"tools": []}}, "tool_choice.tools"),
+        (RESPONSES, OFFERS[RESPONSES] | {"tool_choice": ALLOWED | {"tools": [{}]}}, "tool_choice.tools[0]"),
+        (RESPONSES, {"input": "a", "tools": [{"type": "web_search"}]}, "tools[0].type"),
+        (RESPONSES, {"input": "a", "tools": [{"type": "function"}]}, "tools[0].name"),
+        (RESPONSES, {}, "input"),
+        (RESPONSES, {"input": ""}, "input"),
+        (RESPONSES, {"input": []}, "input"),
+        (RESPONSES, {"input": "a", "conversation": "c"}, "conversation"),
+        (RESPONSES, {"input": "a", "prompt": {"id": "p"}}, "prompt"),
+        (RESPONSES, {"input": "a", "previous_response_id": "r"}, "previous_response_id"),
+        (RESPONSES, {"input": "a", "truncation": "auto"}, "truncation"),
+        (RESPONSES, {"input": "a", "text": 5}, "text"),
+        (RESPONSES, {"input": "a", "text": {"format": 5}}, "text.format"),
+        (RESPONSES, {"input": "a", "text": {"format": {"type": "xml"}}}, "text.format.type"),
+        (RESPONSES, {"input": "a", "text": {"verbosity": "low"}}, "text.verbosity"),
+        (RESPONSES, {"input": "a", "reasoning": {"summary": "detailed"}}, "reasoning.summary"),
+        (RESPONSES, {"input": "a", "instructions": 5}, "instructions"),
+        (RESPONSES, {"input": "a", "max_output_tokens": "5"}, "max_output_tokens"),
+        (RESPONSES, {"input": "a", "top_logprobs": 2}, "top_logprobs"),
+        (RESPONSES, {"input": "a", "include": "reasoning.encrypted_content"}, "include"),
+        (RESPONSES, {"input": "a", "include": ["message.output_text.logprobs"]}, "include[0]"),
+        (MESSAGES, HELLO | {"tool_choice": {"type": "any"}}, "tool_choice"),
+        (MESSAGES, HELLO | {"tool_choice": {"type": "tool", "name": "look"}}, "tool_choice"),
+        (MESSAGES, HELLO | {"tool_choice": {"type": "sometimes"}}, "tool_choice"),
+        (MESSAGES, HELLO | {"tool_choice": {}}, "tool_choice"),
+        (MESSAGES, HELLO | {"tool_choice": "tool"}, "tool_choice"),
+        (COUNT_TOKENS, HELLO | {"tool_choice": {"type": "any"}}, "tool_choice"),
+        (MESSAGES, HELLO | {"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools[0].type"),
+        (MESSAGES, HELLO | {"tools": [5]}, "tools[0]"),
+        (MESSAGES, HELLO | {"tools": "look"}, "tools"),
+        (MESSAGES, HELLO | {"mcp_servers": [{"name": "x"}]}, "mcp_servers"),
+        (MESSAGES, HELLO | {"container": "c"}, "container"),
+        (MESSAGES, HELLO | {"output_format": {"type": "json_schema"}}, "output_format"),
+        (MESSAGES, HELLO | {"output_config": {"format": {"type": "json_schema"}}}, "output_config.format"),
     ],
 )
 def test_what_cannot_be_honoured_is_refused_by_name(path: str, body: dict[str, Any], param: str) -> None:
@@ -72,9 +136,9 @@ def test_what_cannot_be_honoured_is_refused_by_name(path: str, body: dict[str, A
 @pytest.mark.parametrize("path", [CHAT, "/v1/responses", "/v1/messages"])
 def test_tools_need_a_place_in_the_template(path: str) -> None:
     with pytest.raises(careful().Refused, match="no place for tools"):
-        plan(path, HELLO | {"tools": TOOLS}, offers_tools=False)
-    assert plan(path, HELLO | {"tools": TOOLS, "tool_choice": "none"}, offers_tools=False).is_plain
-    assert plan(path, HELLO | {"tools": TOOLS}).requests == (HELLO | {"tools": TOOLS},)
+        plan(path, OFFERS[path], offers_tools=False)
+    assert plan(path, OFFERS[path] | {"tool_choice": "none"}, offers_tools=False).is_plain
+    assert plan(path, OFFERS[path]).requests == (OFFERS[path],)
 
 
 def test_a_named_tool_is_the_only_one_and_must_be_used() -> None:
@@ -87,9 +151,76 @@ def test_a_named_tool_is_the_only_one_and_must_be_used() -> None:
     ("path", "type", "must"), [(RESPONSES, "function", "required"), (MESSAGES, "tool", {"type": "any"})]
 )
 def test_a_tool_that_is_named_in_another_form_is_the_only_one_too(path: str, type: str, must: Any) -> None:
-    tools = [{"name": "look"}, {"name": "listen"}]
-    (request,) = plan(path, {"tools": tools, "tool_choice": {"type": type, "name": "listen"}}).requests
-    assert (request["tools"], request["tool_choice"]) == ([{"name": "listen"}], must)
+    (request,) = plan(path, OFFERS[path] | {"tool_choice": {"type": type, "name": "listen"}}).requests
+    assert (request["tools"], request["tool_choice"]) == (OFFERS[path]["tools"][1:], must)
+
+
+def test_of_a_list_of_allowed_tools_the_others_are_not_offered() -> None:
+    (request,) = plan(RESPONSES, OFFERS[RESPONSES] | {"tool_choice": ALLOWED}).requests
+    assert (request["tools"], request["tool_choice"]) == (OFFERS[RESPONSES]["tools"][1:], "required")
+
+
+@pytest.mark.parametrize("choice", ["none", {"type": "none"}])
+def test_a_message_without_any_call_has_no_tools(choice: Any) -> None:
+    """The engine knows no such choice, and would call one."""
+    for path in (MESSAGES, COUNT_TOKENS):
+        assert plan(path, OFFERS[MESSAGES] | {"tool_choice": choice}).requests == (HELLO,)
+
+
+TEXT = {"type": "text", "text": "The sky is green."}
+DOCUMENT = {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "The sky is green."}}
+PICTURE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AAAA"}}
+USE = {"type": "tool_use", "id": "a", "name": "look", "input": {}}
+
+
+def said(*blocks: Any, role: str = "user") -> dict[str, Any]:
+    return {"messages": [{"role": role, "content": list(blocks)}]}
+
+
+def result(*blocks: Any) -> dict[str, Any]:
+    return {"type": "tool_result", "tool_use_id": "a", "content": list(blocks)}
+
+
+@pytest.mark.parametrize("path", [MESSAGES, COUNT_TOKENS])
+def test_a_document_of_plain_text_is_a_text(path: str) -> None:
+    """The engine drops documents, and answers as if there were none."""
+    (request,) = plan(path, said(DOCUMENT, PICTURE, result(DOCUMENT)) | {"system": [DOCUMENT]}).requests
+    assert request == said(TEXT, PICTURE, result(TEXT)) | {"system": [TEXT]}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        said(TEXT, PICTURE | {"source": {"type": "url", "url": "http://127.0.0.1/a.png"}}),
+        said({"type": "thinking", "thinking": "hm"}, {"type": "redacted_thinking", "data": "x"}, USE, role="assistant"),
+        said(result(TEXT, PICTURE), {"type": "tool_result", "tool_use_id": "a", "content": "x"}),
+        HELLO | {"system": "Be brief.", "tool_choice": {"type": "auto"}, "output_config": {"effort": "low"}},
+    ],
+)
+def test_blocks_that_the_engine_knows_are_left_to_it(body: dict[str, Any]) -> None:
+    assert plan(MESSAGES, body).requests == (body,)
+
+
+@pytest.mark.parametrize("path", [MESSAGES, COUNT_TOKENS])
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        (said(DOCUMENT | {"source": {"type": "base64", "data": "AAAA"}}), "messages[0].content[0].source"),
+        (said(TEXT, {"type": "search_result", "content": [TEXT]}), "messages[0].content[1].type"),
+        (said(result(TEXT, {"type": "document"})), "messages[0].content[0].content[1].source"),
+        (said({"type": "image"}), "messages[0].content[0].source"),
+        (said({"type": "image", "source": {"type": "file", "file_id": "f"}}), "messages[0].content[0].source"),
+        (said({"text": "hi"}), "messages[0].content[0].type"),
+        (said("hi"), "messages[0].content[0]"),
+        ({"messages": [{"role": "user", "content": None}]}, "messages[0].content"),
+        (HELLO | {"system": [PICTURE]}, "system[0].type"),
+        (HELLO | {"system": ["Be brief."]}, "system[0]"),
+    ],
+)
+def test_a_block_that_the_engine_drops_is_refused_by_its_place(path: str, body: dict[str, Any], param: str) -> None:
+    with pytest.raises(careful().Refused) as refused:
+        plan(path, body)
+    assert refused.value.param == param
 
 
 @pytest.mark.parametrize(
@@ -118,6 +249,19 @@ def test_nulls_are_not_given() -> None:
 def test_several_answers_are_asked_for_one_after_another_with_seeds_of_their_own() -> None:
     assert [one.get("seed") for one in plan(CHAT, HELLO | {"n": 3, "seed": 7}).requests] == [7, 8, 9]
     assert plan(CHAT, HELLO | {"n": 2}).requests == (HELLO, HELLO)
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        (CHAT, HELLO | {"logit_bias": {"5": 1, "6": -100.0, "hello": False}, "verbosity": "medium"}),
+        (CHAT, HELLO | {"logit_bias": [[5, 1], ["hello", False]]}),
+        (COMPLETION, {"prompt": "a", "response_format": {"type": "text"}}),
+        (EMBEDDING, {"input": "a", "encoding_format": "base64"}),
+    ],
+)
+def test_what_the_engine_honours_is_left_to_it(path: str, body: dict[str, Any]) -> None:
+    assert plan(path, body).requests == (body,)
 
 
 def test_whole_numbers_may_be_written_with_a_point() -> None:

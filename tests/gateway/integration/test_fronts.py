@@ -49,6 +49,13 @@ async def ask(gateway: GatewayWorld, more: dict[str, object], path: str = "/v1/c
         {"prompt": ["a", "b"]},
         {"stop_sequences": ["x"]},
         {"prompt": "a", "logprobs": 0},
+        {"tool_choice": "required"},
+        {"tool_choice": {"type": "function", "function": {"name": "look"}}},
+        {"logit_bias": {"5": 1}},
+        {"web_search_options": {}},
+        {"verbosity": "low"},
+        {"prompt": "a", "response_format": {"type": "json_object"}},
+        {"output_config": {"format": {"type": "json_schema"}}},
     ],
 )
 async def test_what_an_engine_would_drop_goes_to_the_port_in_front(more: dict[str, object]) -> None:
@@ -67,6 +74,19 @@ async def test_every_response_comes_from_the_port_in_front() -> None:
         engine, front = await told(gateway, routes=("/v1/responses",))
         assert await ask(gateway, {"input": "a"}, path="/v1/responses") == 200
         assert (len(engine.requests), len(front.requests)) == (0, 1)
+        await gateway.until_quiet()
+
+
+@pytest.mark.parametrize("path", ["/v1/messages", "/v1/messages/count_tokens"])
+async def test_messages_with_blocks_go_to_the_port_in_front(path: str) -> None:
+    async with world(engines=2) as gateway:
+        engine, front = await told(gateway, routes=(path,))
+        assert await ask(gateway, {"system": "Be brief."}, path=path) == 200
+        assert (len(engine.requests), len(front.requests)) == (1, 0)
+        block = {"type": "document", "source": {"type": "text", "data": "x"}}
+        assert await ask(gateway, {"messages": [{"role": "user", "content": [block]}]}, path=path) == 200
+        assert await ask(gateway, {"system": [{"type": "text", "text": "x"}]}, path=path) == 200
+        assert (len(engine.requests), len(front.requests)) == (1, 2)
         await gateway.until_quiet()
 
 

@@ -1,5 +1,6 @@
 """What the gateway reads of a body: a few fields, of which nothing is built that a client can make large."""
 
+import json
 import tracemalloc
 from contextlib import suppress
 
@@ -48,6 +49,44 @@ def test_nulls_need_no_care(field: str) -> None:
     assert not asked_in_json(b'{"model": "m", "%b": null}' % field.encode()).needs_care()
 
 
+@pytest.mark.parametrize(
+    "written", [b'"required"', b'"any"', b'{"type": "any"}', b'{"type": "tool", "name": "look"}', b'{"type": "auto"}']
+)
+def test_a_choice_of_tools_needs_care_also_without_tools(written: bytes) -> None:
+    """llama.cpp looks at it only where there are tools, and answers with a text otherwise."""
+    assert asked_in_json(b'{"model": "m", "tool_choice": %b}' % written).needs_care()
+
+
+@pytest.mark.parametrize("written", [b'"auto"', b'"none"', b"null"])
+def test_a_choice_that_is_free_needs_no_care(written: bytes) -> None:
+    assert not asked_in_json(b'{"model": "m", "tool_choice":  %b }' % written).needs_care()
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        b'"messages": [{"role": "user", "content": [{"type": "document"}]}]',
+        b'"messages": [{"role": "user", "content":[{}]}]',
+        b'"messages": [{"role": "user", "content" : null}]',
+        b'"system": [{"type": "image"}]',
+    ],
+)
+def test_messages_have_blocks(written: bytes) -> None:
+    assert asked_in_json(b'{"model": "m", %b}' % written).has_blocks()
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        b'"messages": [{"role": "user", "content": "hi"}]',
+        b'"messages": [{"role": "user", "content": "write \\"content\\": [1]"}]',
+        b'"system": "Be brief."',
+    ],
+)
+def test_messages_of_plain_text_have_no_blocks(written: bytes) -> None:
+    assert not asked_in_json(b'{"model": "m", %b}' % written).has_blocks()
+
+
 @pytest.mark.parametrize("written", [b"5", b'"hello"', b'{"role": "user"}', b"true"])
 def test_messages_that_are_no_list_are_refused(written: bytes) -> None:
     with pytest.raises(GatewayRefusal, match=r"`messages` must be a list$") as refused:
@@ -72,6 +111,9 @@ WRONG_KINDS = [
     ("logit_bias", b'"x"', "an object"),
     ("stream_options", b"true", "an object"),
     ("response_format", b'"json"', "an object"),
+    ("grammar", b"5", "a string"),
+    ("grammar", b'["root"]', "a string"),
+    ("top_n", b'"3"', "a whole number"),
 ]
 
 
@@ -123,6 +165,8 @@ WRONG_NUMBERS = [
     ("top_p", "-1", "between 0 and 1"),
     ("top_p", "1.5", "between 0 and 1"),
     ("top_logprobs", "-1", "a whole number, between 0 and 2147483647"),
+    ("top_n", "-1", "a whole number, between 0 and 2147483647"),
+    ("top_n", "1.5", "a whole number, between 0 and 2147483647"),
 ]
 
 
@@ -137,6 +181,60 @@ def test_a_number_that_an_engine_would_take_for_another_is_refused(field: str, w
 @pytest.mark.parametrize("field", ["max_tokens", "max_completion_tokens", "max_output_tokens", "n"])
 def test_other_counts_are_left_to_the_engine(field: str, written: bytes) -> None:
     asked_in_json(b'{"%b": %b}' % (field.encode(), written)).check()
+
+
+@pytest.mark.parametrize("written", [b"true", b"false"])
+@pytest.mark.parametrize("field", ["temperature", "max_tokens", "max_completion_tokens", "n", "top_p"])
+def test_a_truth_is_no_number(field: str, written: bytes) -> None:
+    """llama.cpp takes true for 1."""
+    with pytest.raises(GatewayRefusal, match=f"^`{field}` must be a number$") as refused:
+        asked_in_json(b'{"%b": %b}' % (field.encode(), written)).check()
+    assert refused.value.code == "invalid_type"
+
+
+@pytest.mark.parametrize("blanks", ["", " ", " " * 40, " \n\t\r" * 1000])
+def test_an_empty_list_of_messages_is_refused_however_many_blanks_it_has(blanks: str) -> None:
+    """llama.cpp invents an answer to it."""
+    with pytest.raises(GatewayRefusal, match=r"`messages` must not be empty$"):
+        asked_in_json(b'{"messages": [%b]}' % blanks.encode()).check()
+    asked_in_json(b'{"messages": [%b{}]}' % blanks.encode()).check()
+
+
+FORMAT, SCHEMA = "response_format", "response_format.json_schema.schema"
+
+
+@pytest.mark.parametrize(
+    ("written", "param"),
+    [
+        (b"{}", FORMAT),
+        (b'{"type": 5}', FORMAT),
+        (b'{"type": "json_schema", "json_schema": 5}', FORMAT),
+        (b'{"type": "json_schema"}', SCHEMA),
+        (b'{"type": "json_schema", "json_schema": null}', SCHEMA),
+        (b'{"type": "json_schema", "json_schema": {"name": "x"}}', SCHEMA),
+        (b'{"type": "json_schema", "json_schema": {"schema": null}}', SCHEMA),
+        (b'{"type": "json_schema", "json_schema": {"schema": 5}}', SCHEMA),
+    ],
+)
+def test_a_format_that_says_nothing_is_refused(written: bytes, param: str) -> None:
+    """llama.cpp takes it for a text, or for any JSON."""
+    with pytest.raises(GatewayRefusal, match=f"^`{param}` must ") as refused:
+        asked_in_json(b'{"messages": [1], "response_format": %b}' % written).check()
+    assert json.loads(refused.value.answer(b"r").body)["error"]["param"] == param
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        b'{"type": "text"}',
+        b'{"type": "json_object", "schema": {}}',
+        b'{"type": "json_schema", "json_schema": {"schema": {"type": "object"}}}',
+        b'{"type": "json_schema", "json_schema": {"schema": true, "strict": true}}',
+        b'{"type": "xml"}',
+    ],
+)
+def test_other_formats_are_left_to_the_engine(written: bytes) -> None:
+    asked_in_json(b'{"messages": [1], "response_format": %b}' % written).check()
 
 
 @pytest.mark.parametrize("written", [b'""', b'["x", ""]', b'["\\"", ""]'])

@@ -69,6 +69,10 @@ class Thinking(msgspec.Struct):
     type: str
 
 
+class OutputConfig(msgspec.Struct):
+    format: Any = None
+
+
 class MessagesRequest(msgspec.Struct, kw_only=True):
     """Null means that a field was not given. Unknown fields are ignored, because clients send new ones."""
 
@@ -84,6 +88,14 @@ class MessagesRequest(msgspec.Struct, kw_only=True):
     tools: list[Tool] | None = None
     tool_choice: AnthropicToolChoice | None = None
     thinking: Thinking | None = None
+    # Refused, as they would change the answer.
+    container: Any = None
+    mcp_servers: list[Any] | None = None
+    output_config: OutputConfig | None = None
+    output_format: Any = None
+
+
+_NOT_OFFERED: Final = ("container", "mcp_servers", "output_format")
 
 
 # Requests.
@@ -91,6 +103,7 @@ class MessagesRequest(msgspec.Struct, kw_only=True):
 
 def chat_request(asked: MessagesRequest) -> ChatRequest:
     """Return the same chat in OpenAI's form. Raise InvalidInput with the name that a wrong field has in Anthropic's."""
+    _check(asked)
     system = _system(asked.system)
     messages = [ChatMessage(role="system", content=system)] if system else []
     for index, message in enumerate(asked.messages):
@@ -112,6 +125,14 @@ def chat_request(asked: MessagesRequest) -> ChatRequest:
         parallel_tool_calls=False if asked.tool_choice and asked.tool_choice.disable_parallel_tool_use else None,
         metadata=None if asked.thinking is None else {"enable_thinking": _thinks(asked.thinking)},
     )
+
+
+def _check(asked: MessagesRequest) -> None:
+    for name in _NOT_OFFERED:
+        if getattr(asked, name):
+            raise InvalidInput(name, "is not offered by this backend")
+    if asked.output_config is not None and asked.output_config.format:
+        raise InvalidInput("output_config.format", "is not offered by this backend")
 
 
 def counted_text(options: PredictOptions) -> str:

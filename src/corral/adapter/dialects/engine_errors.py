@@ -29,10 +29,15 @@ _NOT_OFFERED: Final = re.compile(
 )
 _FAULTY: Final = re.compile(r"Failed to parse (messages|tools)\b")
 _REQUIRED: Final = re.compile(r"^'(\w+)' is required")
+_TOLD: Final = (
+    (re.compile(r"^Unknown reasoning format: "), "reasoning_format"),
+    (re.compile(r"^The format to return the embeddings in\."), "encoding_format"),
+)
+"""Messages of llama.cpp that state a client error without the name of the field."""
 _FIELD: Final = re.compile(r"^Field '(\w+)'")
 _NAMED: Final = re.compile(
     r"\b(tool_choice|tools|response_format|json_schema|top_logprobs|logprobs|grammar|messages|[Pp]rompt|[Ii]nput"
-    r"|content|encoding_format|dimensions|suffix|stop|temperature|max_tokens|previous_response_id|n)\b"
+    r"|content|encoding_format|dimensions|suffix|stop|temperature|max_tokens|previous_response_id|query|documents|n)\b"
 )
 _PROMPTS: Final = frozenset({"Prompt", "Input", "prompt", "content"})
 """What llama.cpp calls the prompt, whatever the field is called that holds it."""
@@ -40,7 +45,7 @@ _JARGON: Final = re.compile(r"\[json\.exception\.\w+\.\d+\] ")
 """By which llama.cpp's errors begin that its JSON library found."""
 _MENDABLE: Final = re.compile(rb"but is null|Field 'n':")
 """llama.cpp refuses null values, which mean "not given", and more answers than it has slots."""
-_PARAMS: Final = {"json_schema": "response_format"}
+_PARAMS: Final = {"json_schema": "response_format", "include_usage": "stream_options"}
 _CODES: Final = {
     401: "invalid_api_key",
     403: "permission_denied",
@@ -82,7 +87,7 @@ def refusal_in(message: str, *, about: str = "messages") -> EngineRefusal | None
         return EngineRefusal("unsupported_by_model", "model")
     if match := _FAULTY.search(message) or _REQUIRED.search(message):
         return EngineRefusal("invalid_value", about if match[1] == "messages" else match[1])
-    return None
+    return next((EngineRefusal("invalid_value", field) for told, field in _TOLD if told.search(message)), None)
 
 
 def is_mendable(body: bytes) -> bool:

@@ -17,6 +17,7 @@ from corral.adapter.dialects.requests import (
     MessagePart,
     ResponseFormat,
     Sampling,
+    UnsupportedContent,
 )
 from corral.adapter.dialects.templates import chat_prompt, completion_prompts, edit_prompts
 from corral.base.errors import InvalidInput
@@ -26,12 +27,17 @@ from corral.wire.adapter import AdapterModel
 MEDIA_MARK: Final = "<__media__>"
 """Marks the position of an image or a sound in a rendered prompt; a backend may need another marker."""
 
+_MEDIA: Final = {"image_url": "image", "audio_url": "audio", "input_audio": "audio", "video_url": "video"}
+"""What parts of messages hold, other than text."""
+
 Value = TypeVar("Value")
 
 
 def chat_options(request: ChatRequest, model: AdapterModel) -> PredictOptions:
     """Build the message for a chat. The backend renders the prompt if the model's configuration allows it; else we
     do."""
+    if model.takes_no_media:
+        _check_media(request)
     options = _sampling_options(request, model)
     limit = request.max_completion_tokens if request.max_completion_tokens is not None else request.max_tokens
     options.Tokens = _limit(limit, model)
@@ -54,6 +60,14 @@ def chat_options(request: ChatRequest, model: AdapterModel) -> PredictOptions:
         options.TopLogprobs = request.top_logprobs or 0
     _set_metadata(options, request, model)
     return options
+
+
+def _check_media(request: ChatRequest) -> None:
+    """Refuse what the backend would drop: it would answer as if nothing had been shown to it."""
+    for message in request.messages:
+        for part in message.content if isinstance(message.content, list) else ():
+            if kind := _MEDIA.get(part.type):
+                raise UnsupportedContent("", f"{kind} input is not supported by this model")
 
 
 def completion_options(request: CompletionRequest, model: AdapterModel) -> list[PredictOptions]:
@@ -106,6 +120,8 @@ def embedding_options(text: str | Sequence[int], model: AdapterModel) -> Predict
 
 def _sampling_options(request: Sampling, model: AdapterModel) -> PredictOptions:
     defaults = model.defaults
+    if request.grammar and not model.takes_grammars:
+        raise InvalidInput("grammar", "is not offered by this backend")
     stop = [request.stop] if isinstance(request.stop, str) else request.stop or []
     options = PredictOptions(
         ModelIdentity=model.identity,

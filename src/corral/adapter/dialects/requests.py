@@ -19,6 +19,12 @@ _HOTTEST: Final = 2.0
 """OpenAI's own limit of `temperature`."""
 
 
+class UnsupportedContent(InvalidInput):
+    """The model does not take this kind of content."""
+
+    code = "unsupported_content"
+
+
 class MediaUrl(msgspec.Struct):
     url: str | None = None
 
@@ -119,6 +125,8 @@ class ChatRequest(Sampling, kw_only=True):
     reasoning_effort: str | None = None
     metadata: dict[str, str] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    verbosity: str | None = None
+    web_search_options: Any = None
 
 
 class CompletionRequest(Sampling, kw_only=True):
@@ -127,6 +135,7 @@ class CompletionRequest(Sampling, kw_only=True):
     suffix: str | None = None
     best_of: int | None = None
     logprobs: int | None = None
+    response_format: ResponseFormat | None = None
 
 
 class EditRequest(Sampling, kw_only=True):
@@ -147,10 +156,10 @@ class EmbeddingRequest(msgspec.Struct, kw_only=True):
 
     def texts(self) -> list[str | list[int]]:
         """Return one entry for each requested vector; a list of numbers is one tokenised text."""
+        if not self.input or (isinstance(self.input, list) and any(entry in ("", []) for entry in self.input)):
+            raise InvalidInput("input", "must not be empty, nor have an empty text")
         if isinstance(self.input, str):
             return [self.input]
-        if not self.input:
-            raise InvalidInput("input", "must not be empty")
         tokens = [entry for entry in self.input if isinstance(entry, int)]
         texts = [entry for entry in self.input if not isinstance(entry, int)]
         if tokens and texts:
@@ -195,6 +204,10 @@ def check_chat(request: ChatRequest) -> None:
         raise InvalidInput("top_logprobs", "needs logprobs to be true")
     if request.modalities not in (None, [], ["text"]):
         raise InvalidInput("modalities", "only text is offered by this backend")
+    if request.web_search_options is not None:
+        raise InvalidInput("web_search_options", "is not offered: there is no search")
+    if request.verbosity not in (None, "medium"):
+        raise InvalidInput("verbosity", f"{request.verbosity} is not offered by this backend, only medium")
     if request.response_format is not None and request.response_format.is_json:
         _check_form(request.response_format, request)
 
@@ -219,6 +232,8 @@ def check_completion(request: CompletionRequest) -> None:
         raise InvalidInput("suffix", "is not offered by this backend: it continues texts, and does not fill gaps")
     if request.best_of is not None and request.best_of != (request.n or 1):
         raise InvalidInput("best_of", "is not offered: ask for several answers with n")
+    if request.response_format is not None and request.response_format.is_json:
+        raise InvalidInput("response_format", "is offered for chats, and not for completions")
     if request.logprobs is not None and not 0 <= request.logprobs < 2**31:
         raise InvalidInput("logprobs", "must be a number of alternatives")
     if request.echo and request.logprobs is not None:

@@ -4,6 +4,7 @@ bodies, writing answers.
 
 import asyncio
 import logging
+from codecs import BOM_UTF8
 from collections.abc import Awaitable, Callable, Mapping
 from enum import StrEnum
 from typing import Final, TypeVar
@@ -54,6 +55,7 @@ STATUS_OF_CODE: Final[Mapping[str, int]] = {
     "conflict": 409,
     "node_pending": 409,
     "precondition_failed": 412,
+    "unsupported_content_encoding": 415,
     "database_unavailable": 503,
     "database_full": 503,
     "database_damaged": 503,
@@ -74,7 +76,15 @@ LONGEST_TEXT: Final = 200
 """Most characters of a text that somebody searches for."""
 _MOST_DIGITS: Final = 18
 _EXPECTED: Final = frozenset(
-    {"invalid_input", "join_code_refused", "access_denied", "not_found", "conflict", "precondition_failed"}
+    {
+        "invalid_input",
+        "join_code_refused",
+        "access_denied",
+        "not_found",
+        "conflict",
+        "precondition_failed",
+        "unsupported_content_encoding",
+    }
 )
 JSON: Final = "application/json"
 _RETRY_AFTER_SECONDS: Final = "2"
@@ -227,8 +237,17 @@ class BodyTooLarge(InvalidInput):
     code = "body_too_large"
 
 
+class BodyEncoded(CorralError):
+    """The body has a Content-Encoding, and this API takes bodies as they are."""
+
+    code = "unsupported_content_encoding"
+
+
 async def read_body(request: Request, max_body: int, *, at_most: int | None = None) -> bytes:
-    """The whole body, up to what the setting allows, and no more than `at_most`; also where it comes in chunks."""
+    """The whole body, up to what the setting allows, and no more than `at_most`; also where it comes in chunks. A
+    byte-order mark, with which some programs begin their files, is left out."""
+    if (encoding := request.headers.get("content-encoding", "identity").strip().lower()) not in ("", "identity"):
+        raise BodyEncoded(f"the Content-Encoding {encoding[:40]} is not taken here: send the body as it is")
     limit = max_body if at_most is None else min(max_body, at_most)
     chunks: list[bytes] = []
     size = 0
@@ -238,7 +257,7 @@ async def read_body(request: Request, max_body: int, *, at_most: int | None = No
             more = "" if limit == at_most else "; the setting frontend.max_body (CORRAL_MAX_BODY) allows more"
             raise BodyTooLarge("", f"the body exceeds {limit} bytes{more}")
         chunks.append(chunk)
-    return b"".join(chunks)
+    return b"".join(chunks).removeprefix(BOM_UTF8)
 
 
 async def read_compat(context: AdminContext, request: Request, struct: type[BodyT]) -> BodyT:

@@ -78,6 +78,13 @@ def test_an_adapter_is_told_whether_the_backend_takes_grammars() -> None:
     assert translated_by(SMALL | {"backend": "cuda12-llama-cpp"}).takes_grammars
 
 
+def test_an_adapter_is_told_that_a_model_takes_no_media_where_that_is_certain() -> None:
+    llama = SMALL | {"backend": "cuda12-llama-cpp"}
+    assert translated_by(llama).takes_no_media
+    assert not translated_by(llama | {"mmproj": "mmproj.gguf"}).takes_no_media
+    assert not translated_by(SMALL | {"backend": "vllm"}).takes_no_media
+
+
 def test_every_word_of_the_configuration_arrives() -> None:
     assert translated_by(yaml.safe_load(FULL), file="/m/full.gguf") == AdapterModel(
         name="full",

@@ -2,7 +2,7 @@
 
 import pytest
 
-from corral.frontend.models.decide.uses import Spreading, spreading_of, takes_grammars, uses_of
+from corral.frontend.models.decide.uses import Spreading, spreading_of, takes_grammars, takes_no_media, uses_of
 
 
 @pytest.mark.parametrize(
@@ -56,3 +56,15 @@ def test_backends_that_are_llama_cpp_keep_to_grammars() -> None:
     names = ("llama-cpp", "LLAMA", "cuda12-llama-cpp", "ik_llama", "vulkan-llama-cpp-development")
     assert [name for name in names if not takes_grammars(name)] == []
     assert [name for name in ("echo", "vllm", "llama-cpp-quantization", "") if takes_grammars(name)] == []
+
+
+@pytest.mark.parametrize("backend", ["llama-cpp", "llama", "cuda12-llama-cpp", "ik_llama"])
+def test_llama_cpp_takes_no_pictures_without_a_projector(backend: str) -> None:
+    config = {"backend": backend}
+    assert takes_no_media(config)
+    assert not takes_no_media(config | {"mmproj": "mmproj.gguf"})
+    assert not takes_no_media(config | {"options": ["parallel:2", "mmproj:mmproj.gguf"]})
+
+
+def test_what_other_engines_take_is_not_guessed_at() -> None:
+    assert [name for name in ("vllm", "mlx-vlm", "transformers", "") if takes_no_media({"backend": name})] == []

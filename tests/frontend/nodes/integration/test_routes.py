@@ -1,5 +1,6 @@
 """Node lists, labels, budgets, heartbeats and the record of events through the API."""
 
+import gzip
 from datetime import timedelta
 from typing import Any
 
@@ -143,6 +144,25 @@ async def test_bodies_over_the_limit_are_refused(frontend: Frontend) -> None:
     ):
         answer = await frontend.call(method, url, huge, key=key)
         assert (answer.status, b"the setting frontend.max_body" in answer.body) == (413, is_set)
+
+
+async def test_a_byte_order_mark_before_a_body_is_left_out(frontend: Frontend) -> None:
+    answer = await frontend.call("POST", "/api/v1/keys", b'\xef\xbb\xbf{"name": "app", "scopes": ["inference"]}')
+    assert answer.status == 201
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "br", "gzip, br"])
+async def test_an_encoded_body_is_refused_by_the_name_of_its_header(frontend: Frontend, encoding: str) -> None:
+    """The gateway inflates bodies for models only; it passes on all others as they are."""
+    sent = gzip.compress(b'{"name": "app", "scopes": ["inference"]}')
+    answer = await frontend.call("POST", "/api/v1/keys", sent, content_encoding=encoding)
+    error = answer.json()["error"]
+    assert (answer.status, error["code"]) == (415, "unsupported_content_encoding")
+    assert f"the Content-Encoding {encoding} is not taken here" in error["message"]
+    answer = await frontend.call("POST", "/api/node/register", sent, key=REGISTRATION_TOKEN, content_encoding=encoding)
+    assert (answer.status, answer.json()["error"]["code"]) == (415, 415)
+    plain = {"name": "app", "scopes": ["inference"]}
+    assert (await frontend.call("POST", "/api/v1/keys", plain, content_encoding="identity")).status == 201
 
 
 async def test_labels_budgets_and_limits_of_people_survive_a_re_registration(frontend: Frontend) -> None:

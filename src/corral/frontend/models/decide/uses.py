@@ -119,6 +119,14 @@ def takes_grammars(backend: str) -> bool:
     return _is_build_of("llama-cpp", backend)
 
 
+def takes_no_media(config: Config) -> bool:
+    """Whether a model certainly takes neither pictures, sounds nor videos: llama.cpp needs a projector for them. What
+    other engines take depends on the model itself."""
+    options = fields.listed(fields.value_at(config, "options"))
+    has_projector = fields.value_at(config, "mmproj") or any("mmproj" in str(option) for option in options)
+    return _is_build_of("llama-cpp", fields.text(config, "backend")) and not has_projector
+
+
 def _is_build_of(engine: str, backend: str) -> bool:
     name = meant_by(backend).backend.lower().removesuffix(_DEVELOPMENT)
     return name == engine or name.endswith(f"-{engine}")

@@ -25,7 +25,7 @@ from corral.frontend.backends.policies import BackendPolicies
 from corral.frontend.models.catalogue import Models
 from corral.frontend.models.decide.keys import request_rules
 from corral.frontend.models.decide.model import ModelSpec, load_options, threads_of, weights_path, with_answer_limit
-from corral.frontend.models.decide.uses import takes_grammars
+from corral.frontend.models.decide.uses import takes_grammars, takes_no_media
 from corral.frontend.nodes.client import NodeClient, NodeTokens, StartedBackend
 from corral.frontend.nodes.decide.node import Node
 from corral.frontend.nodes.doors import NodeDoors
@@ -71,8 +71,9 @@ class GrpcLoader:
 def adapter_model(spec: ModelSpec, *, file: str, threads: int) -> AdapterModel:
     """How an adapter translates requests for this model, whose weights are in this file on the node, if in any."""
     rules = request_rules(spec.config)
-    about = {"name": spec.name, "identity": spec.model, "file": file, "takes_grammars": takes_grammars(spec.backend)}
-    model = msgspec.convert({**about, **rules}, AdapterModel)
+    about = {"name": spec.name, "identity": spec.model, "file": file}
+    takes = {"takes_grammars": takes_grammars(spec.backend), "takes_no_media": takes_no_media(spec.config)}
+    model = msgspec.convert({**about, **takes, **rules}, AdapterModel)
     return replace_struct(model, defaults=replace_struct(model.defaults, threads=threads_of(spec.config, threads)))
 
 
