@@ -225,6 +225,23 @@ async def test_a_gallery_that_demands_signatures(node: GalleryNode, registry: Fa
     assert metadata(node)["digest"] == image.digest
 
 
+@pytest.mark.parametrize("name", ["", "s"])
+@pytest.mark.parametrize("is_second_signed", [True, False])
+async def test_galleries_of_one_name_keep_their_own_policies(
+    node: GalleryNode, registry: FakeRegistry, tmp_path: Path, name: str, is_second_signed: bool
+) -> None:
+    other = tmp_path / "other.yaml"
+    other.write_text(json.dumps([{"name": "mine", "uri": f"{registry.address}/mock:latest"}]))
+    policy = {"public_key": new_signing_key().public_key.pem}
+    first = {"name": name, "url": node.index.as_uri(), "verification": {} if is_second_signed else policy}
+    second = {"name": name, "url": other.as_uri(), "verification": policy if is_second_signed else {}}
+
+    reply = await node.reply("backend.install", backend="mine", backend_galleries=json.dumps([first, second]))
+
+    assert reply["success"] is not is_second_signed
+    assert is_second_signed or metadata(node, "mine")["gallery_url"] == other.as_uri()
+
+
 async def test_backends_without_proof_are_refused_where_it_is_demanded(tmp_path: Path, registry: FakeRegistry) -> None:
     registry.add_image("mock", backend_layers("1"))
     node = GalleryNode(folder=tmp_path)

@@ -234,7 +234,7 @@ def _told_galleries(build: GalleryEntry, catalogue: BackendCatalogue) -> str:
     node fetches is then the same. What ships with Corral each node has itself."""
     sources = [gallery.source for gallery in catalogue.galleries]
     shared = [source for source in sources if all(map(is_for_everybody, source.urls))]
-    if all(source.name != build.gallery for source in shared):
+    if catalogue.source_of(build) not in shared:
         return ""
     galleries = [
         Gallery(url=source.url, name=source.name, mirrors=list(source.mirrors), verification=dict(source.verification))
