@@ -211,6 +211,11 @@ class BackendCatalogue:
             return self._not_found(name, entry, Missing.UNSUITED, problem, capability)
         return ResolvedBuild(asked=name, entry=entry, build=entry)
 
+    def knows(self, name: str) -> bool:
+        """Whether any entry has this name or alias, for whatever machine."""
+        resolved = self.resolve(name, DEFAULT)
+        return isinstance(resolved, ResolvedBuild) or resolved.missing is not Missing.UNKNOWN
+
     def key_of(self, name: str, capability: str) -> str:
         """Return the canonical key of a name, or the name itself if no gallery resolves it, for example for a backend
         that was installed from a uri."""

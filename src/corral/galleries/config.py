@@ -154,7 +154,8 @@ class GalleriesConfig:
     max_age: timedelta = setting(
         duration("0s", "365d"),
         """How long a copy counts as new: so long nobody is asked. 1 hour, as LocalAI has it; `corral gallery refresh`
-        asks at once.""",
+        asks at once. A process that starts checks each copy once, and so does a name that no copy has, at most every
+        30 seconds.""",
         flag="--gallery-max-age",
         env="CORRAL_GALLERY_MAX_AGE",
         default="1h",
@@ -179,3 +180,5 @@ class GalleriesConfig:
     """Timeout of the connection alone, so that a dead host does not use up the whole time."""
     pause: timedelta = timedelta(minutes=1)
     """How long a failed place is skipped while there is a mirror or a cached copy."""
+    recheck_after: timedelta = timedelta(seconds=30)
+    """Age from which a copy is checked again before a name is called unknown: wrong names must not ask all the time."""

@@ -327,6 +327,18 @@ async def test_while_a_gallery_is_away_its_last_copy_is_good_enough(tmp_path: Pa
     assert reply["error"].startswith('installing backend from gallery: no backend found with name "c"')
 
 
+async def test_a_backend_that_was_just_added_to_a_gallery_is_found(tmp_path: Path, registry: FakeRegistry) -> None:
+    path = "/files/index.yaml"
+    registry.blobs[path] = json.dumps([{"name": "a", "uri": "h/a:1"}]).encode()
+    url = f"http://{registry.address}{path}"
+    async with GalleryNode(folder=tmp_path, gallery_url=url, is_pulling=False) as node:
+        assert (await node.reply("backend.install", backend="a"))["success"]
+        registry.blobs[path] = json.dumps([{"name": "b", "uri": "h/b:1"}]).encode()
+        assert not (await node.reply("backend.install", backend="b"))["success"], "it was read just now"
+        await node.clock.advance(timedelta(seconds=30))
+        assert (await node.reply("backend.install", backend="b"))["success"]
+
+
 async def test_a_registry_that_hangs_up_is_told_and_then_asked_for_the_rest(
     node: GalleryNode, registry: FakeRegistry
 ) -> None:

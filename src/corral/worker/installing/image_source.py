@@ -128,6 +128,8 @@ class GalleryReader(Protocol):
 
     async def refresh(self, sources: Sequence[GallerySource] | None = None) -> Readings: ...
 
+    async def recheck(self, readings: Readings) -> Readings: ...
+
 
 class GalleryBackends:
     """Resolves names of builds, of meta backends and aliases, each plain or as `gallery@name`."""
@@ -173,6 +175,9 @@ class GalleryBackends:
             resolved = readings.catalogue.resolve(name, self._capability)
             if not isinstance(resolved, UnresolvedBuild):
                 return resolved, readings
+        if not readings.catalogue.knows(name):
+            readings = await self._galleries.recheck(readings)
+            resolved = readings.catalogue.resolve(name, self._capability)
         if not isinstance(resolved, UnresolvedBuild):
             return resolved, readings
         if resolved.missing is not Missing.UNKNOWN:
