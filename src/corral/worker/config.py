@@ -20,10 +20,11 @@ from corral.galleries.config import BUILT_IN, GalleriesConfig
 from corral.oci.config import ImagesConfig
 from corral.rpc.adapter_keeper import AdapterConfig
 from corral.wire.joining import read_code, read_pin
-from corral.wire.nodes import VramBudget, label_problem
+from corral.wire.nodes import MAX_VRAM_BUDGET, VramBudget, label_problem
 from corral.worker.confinement.config import ConfinementConfig
 from corral.worker.membership.addresses import AddressConfig
 
+_LONGEST_SHOWN: Final = 80
 _FIRST_RETRY: Final = timedelta(milliseconds=250)
 
 
@@ -48,7 +49,20 @@ def _labels_of_table(table: Mapping[str, object]) -> Mapping[str, str]:
     return labels
 
 
+def _salvage_labels(text: str) -> tuple[Mapping[str, str], str]:
+    """Leave out the pairs that cannot be used, as LocalAI's worker does."""
+    labels: dict[str, str] = {}
+    unusable: list[str] = []
+    for pair in text.split(","):
+        try:
+            labels |= _read_labels(",".join((*(f"{key}={value}" for key, value in labels.items()), pair)))
+        except ValueError:
+            unusable.append(ascii(pair.strip()[:_LONGEST_SHOWN]))
+    return labels, f"labels that cannot be used are left out: {', '.join(unusable)}"
+
+
 LABELS: Final = SettingKind(
+    salvage=_salvage_labels,
     placeholder="KEY=VALUE[,…]",
     allowed="pairs such as zone=a,disk=fast, or in a file a table of texts",
     read=_read_labels,
@@ -61,8 +75,18 @@ def _read_vram_budget(text: str) -> str:
     return text.strip()
 
 
+def _salvage_vram_budget(text: str) -> tuple[str, str]:
+    """Pass the text on, as LocalAI's worker does: frontends take it for no budget."""
+    if len(text) > MAX_VRAM_BUDGET or not text.isprintable():
+        raise ValueError(text)
+    return text.strip(), f"{text!r} is no budget, and frontends ignore it; write for example 80%, 0.8, 12GB or 8GiB"
+
+
 VRAM_BUDGET: Final = SettingKind(
-    placeholder="BUDGET", allowed="a share or a size such as 80%, 0.8, 12GB or 8GiB", read=_read_vram_budget
+    salvage=_salvage_vram_budget,
+    placeholder="BUDGET",
+    allowed="a share or a size such as 80%, 0.8, 12GB or 8GiB",
+    read=_read_vram_budget,
 )
 
 
