@@ -159,8 +159,8 @@ class FrontendConfig:
     )
     require_auth: bool = setting(
         SWITCH,
-        """As `require_token`, also where that is off: LocalAI's one switch for all credentials. Off by default, as
-        there.""",
+        """As `require_token` and `nats_require_auth`, also where these are off: LocalAI's one switch for all
+        credentials. Off by default, as there.""",
         flag="",
         aliases=("LOCALAI_DISTRIBUTED_REQUIRE_AUTH",),
         default=False,
@@ -319,6 +319,15 @@ class WorkerConfig:
 
     frontend: FrontendConfig
     bus: BusConfig = field(metadata=optional_here(nats_url="what the frontend offers"))
+    nats_require_auth: bool = setting(
+        SWITCH,
+        """Never connect to NATS without a login: until the frontend gives this node a user, it registers again and
+        again, and no command reaches it. A JWT or a login in the URL counts. Implied by `require_auth`. Off by default:
+        a server that wants a login refuses whoever has none.""",
+        flag="",
+        aliases=("LOCALAI_NATS_REQUIRE_AUTH",),
+        default=False,
+    )
     data_path: Path = setting(
         PATH,
         "Directory for the node's own secret and for what the worker must remember. Not shared with another worker.",
