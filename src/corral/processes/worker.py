@@ -371,7 +371,7 @@ def _registrar(
         gauge=hardware,
         clock=clock,
         backoff=config.frontend.backoff,
-        token_attempts=config.frontend.token_attempts,
+        refusal_patience=config.frontend.refusal_patience,
     )
 
 

@@ -177,10 +177,10 @@ class FrontendConfig:
     """Total time of one HTTP call. Same as in LocalAI's worker, and one default heartbeat interval."""
     connect_timeout: timedelta = timedelta(seconds=2)
     """Time for the TCP connection alone, so that an unreachable machine leaves time for the next frontend."""
-    token_attempts: int = 5
-    """How often a first registration may be answered 401 or 403 before the worker gives up. More than one, because
-    frontends behind one address may disagree for a moment while a token is changed; few, because trying on for ever
-    hides the mistake."""
+    refusal_patience: timedelta = timedelta(minutes=5)
+    """How long a first registration may be answered 401, 403 or 404 before the worker gives up. A proxy whose
+    frontend just starts answers 404, and frontends behind one address may disagree while a token is changed. LocalAI's
+    worker tries for most of an hour; trying on for ever would hide the mistake."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
