@@ -29,6 +29,7 @@ HIGHEST_PORT: Final = 65535
 
 _HOST_PORT = re.compile(r"(?:\[(?P<bracketed>[^\[\]]*)\]|(?P<plain>[^\[\]:]*)):(?P<port>[0-9]{1,5})")
 _HOST = re.compile(r"\[[0-9A-Fa-f:.%\w]+\]|[\w.-]+", re.ASCII)
+_USUAL_ADDRESS: Final = f"0.0.0.0:{DEFAULT_BASE_PORT}"
 _PORTLESS = re.compile(f"(?:{_HOST.pattern}):", re.ASCII)
 _WILDCARDS = frozenset({"", "0.0.0.0", "::"})  # noqa: S104 - recognised, not bound
 
@@ -85,7 +86,7 @@ class AddressConfig:
         name="serve_address",
         aliases=("LOCALAI_SERVE_ADDR",),
         forgives_aliases=True,
-        default="0.0.0.0:50051",
+        default=_USUAL_ADDRESS,
     )
     advertise_addr: str = setting(
         ADVERTISED,
@@ -116,8 +117,9 @@ class AddressConfig:
     grpc_max_port: int = setting(
         ANY_WHOLE,
         """Highest port for backends. 0, or anything below the base port or above 65535, means 65535, as in LocalAI.
-        Between the base port and this one, ports that the kernel gives to outgoing connections are left out, unless no
-        others are there: with all defaults on Linux backends have 61000 to 65535.""",
+        Where an address names the base port, backends have the free ports from there on, as LocalAI's. Otherwise those
+        that the kernel gives to outgoing connections are left out, unless no others are there: with all defaults on
+        Linux backends have 61000 to 65535.""",
         name="max_port",
         aliases=("LOCALAI_GRPC_MAX_PORT",),
         default=0,
@@ -139,6 +141,8 @@ class Addresses(msgspec.Struct, frozen=True, kw_only=True):
 
     base_port: int
     """Port of the first backend."""
+    is_base_stated: bool = False
+    """Somebody chose the base port, and may have opened or mapped the ports from there on."""
     max_port: int
     advertise: str
     backend_bind: str
@@ -154,6 +158,7 @@ def decide(config: AddressConfig, hostname: str) -> Addresses:
         config = replace(config, advertise_addr=f"{config.advertise_addr}{base}")
     return Addresses(
         base_port=base,
+        is_base_stated=parse_host_port(config.addr) is not None or config.serve_addr != _USUAL_ADDRESS,
         max_port=max_port(config.grpc_max_port, base),
         advertise=advertise_address(config, hostname),
         backend_bind=_listening_host(config.advertise_addr, config),
