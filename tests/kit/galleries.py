@@ -117,6 +117,9 @@ class StaticCatalogue:
     async def catalogue(self) -> BackendCatalogue | None:
         return None if self.closed else BackendCatalogue([self._gallery])
 
+    async def rechecked(self) -> BackendCatalogue | None:
+        return await self.catalogue()
+
     async def newest(self) -> BackendCatalogue | None:
         return await self.catalogue()
 

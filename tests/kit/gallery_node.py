@@ -75,6 +75,9 @@ class _DeferredGalleries:
     async def refresh(self, sources: Sequence[GallerySource] | None = None) -> Readings:
         return await self._now().refresh(sources)
 
+    async def recheck(self, readings: Readings) -> Readings:
+        return await self._now().recheck(readings)
+
     def _now(self) -> Galleries:
         opened = self._opened()
         assert opened is not None

@@ -33,7 +33,11 @@ class Unforgivable(SettingInvalid):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettingKind(Generic[T]):
-    """How the text of a setting becomes a value of one type, and what is allowed."""
+    """How the text of a setting becomes a value of one type, and what is allowed.
+
+    `salvage` is for texts of LocalAI's variables that cannot be read, where LocalAI uses a part, or passes them on. It
+    returns the value and what is wrong, for a warning, or raises ValueError when nothing can be used.
+    """
 
     placeholder: str
     """Stands for the value in help texts."""
@@ -44,6 +48,7 @@ class SettingKind(Generic[T]):
     """For kinds that a file may write as a table."""
     read_tables: Callable[[Sequence[object]], T] | None = None
     """For kinds that a file may write as a list of tables."""
+    salvage: Callable[[str], tuple[T, str]] | None = None
     is_switch: bool = False
     shown: Callable[[str], str] = str
     """Returns the text as it may appear in messages."""

@@ -89,6 +89,8 @@ class Setting:
     """Empty for secrets: a command line can be read by everyone on the machine."""
     env: tuple[str, ...]
     """In order of precedence; the first is ours, the others are LocalAI's."""
+    foreign_env: frozenset[str]
+    """Variables of LocalAI's, of which the kind may use a part."""
     forgiving_env: frozenset[str]
     """Variables whose nonsense LocalAI ignores; so do we, with a warning."""
     secret: bool
@@ -140,6 +142,7 @@ def setting(  # noqa: PLR0913 - a declaration, always written with keywords
             default_text=text,
             flag="" if secret else own_flag,
             env=(env or PREFIX + own_name.upper(), *foreign),
+            foreign_env=frozenset(foreign),
             forgiving_env=frozenset(foreign if forgives_aliases else ()),
             secret=secret,
             meaning=" ".join(meaning.split()),

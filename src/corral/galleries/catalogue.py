@@ -17,7 +17,7 @@ from typing import Final
 
 import msgspec
 
-from corral.galleries.gallery import EntryProblem, GalleryContent, GalleryEntry
+from corral.galleries.gallery import EntryProblem, GalleryContent, GalleryEntry, GallerySource
 
 DEFAULT: Final = "default"
 DISABLED: Final = "disable"
@@ -171,6 +171,10 @@ class BackendCatalogue:
     def __init__(self, galleries: Iterable[GalleryContent] = ()) -> None:
         self.galleries = tuple(galleries)
         self.entries, self._clashes = _merged(self.galleries)
+        self._positions: dict[int, int] = {}  # by identity: names of galleries may be empty, or equal
+        for position, gallery in enumerate(self.galleries):
+            for entry in gallery.entries:
+                self._positions.setdefault(id(entry), position)
         self._by_name: dict[str, list[GalleryEntry]] = {}
         self._by_alias: dict[str, list[GalleryEntry]] = {}
         for entry in self.entries:
@@ -182,6 +186,14 @@ class BackendCatalogue:
     def problems(self) -> tuple[EntryProblem, ...]:
         """Unusable entries of all galleries."""
         return tuple(problem for gallery in self.galleries for problem in gallery.skipped) + self._clashes
+
+    def position_of(self, entry: GalleryEntry) -> int:
+        """Return which of `galleries` an entry of this catalogue comes from."""
+        return self._positions[id(entry)]
+
+    def source_of(self, entry: GalleryEntry) -> GallerySource:
+        """Return the gallery that an entry of this catalogue comes from. Several galleries may have its name."""
+        return self.galleries[self.position_of(entry)].source
 
     def entry(self, name: str) -> GalleryEntry | None:
         """Return the entry with this `name` or `gallery@name`. Aliases are not looked up."""
@@ -198,6 +210,11 @@ class BackendCatalogue:
         if (problem := _unsuited_sentence(entry, capability)) is not None:
             return self._not_found(name, entry, Missing.UNSUITED, problem, capability)
         return ResolvedBuild(asked=name, entry=entry, build=entry)
+
+    def knows(self, name: str) -> bool:
+        """Whether any entry has this name or alias, for whatever machine."""
+        resolved = self.resolve(name, DEFAULT)
+        return isinstance(resolved, ResolvedBuild) or resolved.missing is not Missing.UNKNOWN
 
     def key_of(self, name: str, capability: str) -> str:
         """Return the canonical key of a name, or the name itself if no gallery resolves it, for example for a backend
@@ -242,7 +259,8 @@ class BackendCatalogue:
         if not sharing:
             reason = f"no gallery has a backend {name[:_LONGEST_ASKED]!r}"
             return UnresolvedBuild(asked=name, missing=Missing.UNKNOWN, reason=reason, suggestions=self.near(name))
-        sharing = [entry for entry in sharing if entry.gallery == sharing[0].gallery]
+        first = self.position_of(sharing[0])
+        sharing = [entry for entry in sharing if self.position_of(entry) == first]
         suited = {entry.name: entry for entry in reversed(sharing) if _is_suited(entry, capability)}
         chosen = preferred_build(suited, capability)
         if chosen is None:

@@ -13,6 +13,7 @@ import msgspec
 from corral.base.errors import InvalidInput
 from corral.base.setting_kinds import PATH, SettingKind, Unforgivable, duration, size
 from corral.base.settings import Derived, setting
+from corral.base.unreadable_json import UNREADABLE_JSON
 from corral.galleries.gallery import BUILT_IN_URL, GallerySource
 from corral.galleries.places import read_place
 from corral.oci.signatures.policy import read_policy
@@ -28,6 +29,7 @@ LOCALAI: Final = GallerySource(
 DEFAULT_GALLERIES: Final = (BUILT_IN, LOCALAI)
 LOCALAI_MODELS: Final = GallerySource(name="localai", url="github:mudler/LocalAI/gallery/index.yaml@master")
 DEFAULT_MODEL_GALLERIES: Final = (BUILT_IN, LOCALAI_MODELS)
+_LONGEST_SHOWN: Final = 80
 _LOGIN: Final = re.compile(r"://[^/\"\s]*@")
 
 
@@ -62,7 +64,21 @@ def _kind(check: Callable[[Sequence[Gallery]], tuple[GallerySource, ...]]) -> Se
         except msgspec.ValidationError:
             raise ValueError from None
 
+    def salvage(text: str) -> tuple[tuple[GallerySource, ...], str]:
+        """Leave out the galleries that cannot be used: whoever gives a list wants no others in their place."""
+        usable: list[Gallery] = []
+        unusable: list[str] = []
+        for number, item in enumerate(_items_of(text), 1):
+            try:
+                galleries = read_galleries(msgspec.json.encode([item]).decode()) or []
+                check([*usable, *galleries])
+                usable += galleries
+            except (InvalidInput, ValueError):
+                unusable.append(_name_of(item) or f"number {number}")
+        return check(usable), f"galleries that cannot be used are left out: {', '.join(unusable)}"
+
     return SettingKind(
+        salvage=salvage,
         placeholder="JSON",
         allowed='a JSON list such as [{"name": "mine", "url": "https://example.org/index.yaml"}], each name once, with '
         "URLs that begin with http://, https://, file:///, oci:// or github:, or are corral:builtin",
@@ -71,6 +87,18 @@ def _kind(check: Callable[[Sequence[Gallery]], tuple[GallerySource, ...]]) -> Se
         shown=lambda text: _LOGIN.sub("://***@", text),
         holds_password=lambda text: _LOGIN.search(text) is not None,
     )
+
+
+def _items_of(text: str) -> Sequence[object]:
+    try:
+        return msgspec.json.decode(text, type=list[Any])
+    except UNREADABLE_JSON:
+        raise ValueError from None
+
+
+def _name_of(item: object) -> str:
+    name = item.get("name") if isinstance(item, dict) else None
+    return ascii(name[:_LONGEST_SHOWN]) if isinstance(name, str) and name else ""
 
 
 def _checked(galleries: Sequence[Gallery]) -> tuple[GallerySource, ...]:
@@ -154,7 +182,8 @@ class GalleriesConfig:
     max_age: timedelta = setting(
         duration("0s", "365d"),
         """How long a copy counts as new: so long nobody is asked. 1 hour, as LocalAI has it; `corral gallery refresh`
-        asks at once.""",
+        asks at once. A process that starts checks each copy once, and so does a name that no copy has, at most every
+        30 seconds.""",
         flag="--gallery-max-age",
         env="CORRAL_GALLERY_MAX_AGE",
         default="1h",
@@ -179,3 +208,5 @@ class GalleriesConfig:
     """Timeout of the connection alone, so that a dead host does not use up the whole time."""
     pause: timedelta = timedelta(minutes=1)
     """How long a failed place is skipped while there is a mirror or a cached copy."""
+    recheck_after: timedelta = timedelta(seconds=30)
+    """Age from which a copy is checked again before a name is called unknown: wrong names must not ask all the time."""

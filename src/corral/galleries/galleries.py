@@ -8,7 +8,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final, Generic
 
@@ -41,6 +41,8 @@ class _Known(msgspec.Struct, Generic[E], frozen=True, kw_only=True):
     copy: Copy
     gallery: IndexContent[E]
     mark: CopyMark | None
+    is_checked_here: bool = False
+    """Whether this process compared it with its place."""
 
 
 class GalleryIndexReader(Generic[E]):
@@ -59,18 +61,25 @@ class GalleryIndexReader(Generic[E]):
         self._config = config
         self._fetcher = fetcher
         self._clock = clock
+        self._opened_at = clock.now().timestamp()
         self._cache = IndexCache(config.cache)
         self._local = LocalIndexes(kind, config.max_bytes, builtin)
         self._copies: dict[_SourceKey, _Known[E]] = {}
         self._paused: dict[str, float] = {}
-        self._flights: dict[tuple[_SourceKey, bool], asyncio.Task[IndexReading[E]]] = {}
+        self._flights: dict[tuple[_SourceKey, bool, timedelta], asyncio.Task[IndexReading[E]]] = {}
         self._last_problems: dict[_SourceKey, str] = {}
 
-    async def read_all(self, sources: Sequence[GallerySource], *, force: bool) -> tuple[IndexReading[E], ...]:
-        """Read these galleries. With `force` every place is asked for a newer version; otherwise a copy that is fresh
-        enough is not fetched again."""
+    async def read_all(
+        self, sources: Sequence[GallerySource], *, force: bool, max_age: timedelta | None = None
+    ) -> tuple[IndexReading[E], ...]:
+        """Read these galleries. With `force` every place is asked for a newer version; otherwise a copy that was
+        checked within `max_age`, by default that of the configuration, is not fetched again."""
+        max_age = self._config.max_age if max_age is None else max_age
         async with task_group() as group:
-            tasks = [group.create_task(self._join(source, force), name=f"gallery {source.name}") for source in sources]
+            tasks = [
+                group.create_task(self._join(source, force, max_age), name=f"gallery {source.name}")
+                for source in sources
+            ]
         return tuple(task.result() for task in tasks)
 
     async def last_copy(self, source: GallerySource, problem: str) -> IndexReading[E]:
@@ -85,19 +94,19 @@ class GalleryIndexReader(Generic[E]):
         """Cancel the fetches in progress."""
         await end_tasks(*self._flights.values())
 
-    async def _join(self, source: GallerySource, force: bool) -> IndexReading[E]:
+    async def _join(self, source: GallerySource, force: bool, max_age: timedelta) -> IndexReading[E]:
         """Start a reading, or join one in progress."""
-        flight = (_key_of(source), force)
+        flight = (_key_of(source), force, max_age)
         task = self._flights.get(flight)
         if task is None:
-            task = start_task(self._look(source, force=force), name=f"read gallery {source.name}")
+            task = start_task(self._look(source, force=force, max_age=max_age), name=f"read gallery {source.name}")
             self._flights[flight] = task
             task.add_done_callback(lambda _: self._flights.pop(flight, None))
         # Shielded: a cancelled reader must not cancel the fetch for the others. `close` cancels it.
         reading = await asyncio.shield(task)
         return replace(reading, gallery=replace(reading.gallery, source=source))
 
-    async def _look(self, source: GallerySource, *, force: bool) -> IndexReading[E]:
+    async def _look(self, source: GallerySource, *, force: bool, max_age: timedelta) -> IndexReading[E]:
         """Read a gallery: from the first place that answers, or the last good copy if it is fresh or none does."""
         try:
             places = [read_place(url) for url in source.urls]
@@ -111,7 +120,7 @@ class GalleryIndexReader(Generic[E]):
         # Places that failed recently are skipped, unless there is no alternative.
         rested = [place for place in places if force or place.is_local or self._paused.get(place.url, now) <= now]
         for place in rested if rested or cached is not None else places:
-            if cached is not None and not force and not place.is_local and self._is_fresh(cached):
+            if cached is not None and not force and not place.is_local and self._is_fresh(cached, max_age):
                 return replace(_reading(cached), problem="; ".join(problems))
             try:
                 reading = await self._from_place(source, place, cached)
@@ -151,10 +160,12 @@ class GalleryIndexReader(Generic[E]):
             del self._copies[next(iter(self._copies))]
         return cached
 
-    def _is_fresh(self, cached: _Known[E]) -> bool:
-        """Whether a copy is young enough. A time in the future means a wrong clock, and is not fresh."""
+    def _is_fresh(self, cached: _Known[E], max_age: timedelta) -> bool:
+        """Whether a copy is young enough. A time in the future means a wrong clock, and is not fresh; nor is what was
+        checked before this process started, since people restart to have a changed index read."""
         age = self._clock.now().timestamp() - cached.copy.checked_at
-        return 0 <= age < self._config.max_age.total_seconds()
+        is_ours = cached.is_checked_here or cached.copy.checked_at >= self._opened_at
+        return is_ours and 0 <= age < max_age.total_seconds()
 
     async def _from_place(
         self, source: GallerySource, place: IndexLocation, cached: _Known[E] | None
@@ -172,7 +183,7 @@ class GalleryIndexReader(Generic[E]):
     async def _keep(self, source: GallerySource, copy: Copy, gallery: IndexContent[E]) -> _Known[E]:
         await asyncio.to_thread(self._cache.store, source.url, copy)
         mark = await asyncio.to_thread(self._cache.mark, source.url)
-        return self._remember(source, _Known(copy=copy, gallery=gallery, mark=mark))
+        return self._remember(source, _Known(copy=copy, gallery=gallery, mark=mark, is_checked_here=True))
 
     def _nothing(self, source: GallerySource, problem: str) -> IndexReading[E]:
         return self._logged(IndexReading(gallery=IndexContent(source=source), problem=problem))
@@ -220,6 +231,24 @@ class Galleries(GalleryIndexReader[GalleryEntry]):
     async def refresh(self, sources: Sequence[GallerySource] | None = None) -> Readings:
         """Read these galleries, or the configured ones, and ask every place for a newer version."""
         return Readings(readings=await self.read_all(self.sources if sources is None else sources, force=True))
+
+    async def recheck(self, readings: Readings) -> Readings:
+        """Return these readings again, and ask the places of copies that were not checked a moment ago: a name that
+        none of them has may be new. Copies whose places are away are not asked about again."""
+        now, least = self._clock.now(), self._config.recheck_after
+        is_old = [
+            reading.checked_at is not None and not reading.is_stale and reading.age(now) >= least
+            for reading in readings.readings
+        ]
+        if not any(is_old):
+            return readings
+        old = [reading.source for reading, old in zip(readings.readings, is_old, strict=True) if old]
+        again = iter(await self.read_all(old, force=False, max_age=least))
+        return Readings(
+            readings=tuple(
+                next(again) if old else reading for reading, old in zip(readings.readings, is_old, strict=True)
+            )
+        )
 
 
 @asynccontextmanager

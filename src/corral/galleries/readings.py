@@ -59,6 +59,10 @@ class Readings(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     def catalogue(self) -> BackendCatalogue:
         return BackendCatalogue(reading.gallery for reading in self.readings)
 
+    def reading_of(self, entry: GalleryEntry) -> GalleryReading:
+        """Return the reading that an entry of the catalogue comes from."""
+        return self.readings[self.catalogue.position_of(entry)]
+
     @property
     def failures(self) -> tuple[str, ...]:
         return failures_of(self.readings)

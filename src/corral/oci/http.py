@@ -4,6 +4,8 @@ Does not retry; see `registry.py` and `blobs.py`.
 """
 
 import asyncio
+import ipaddress
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
@@ -226,6 +228,21 @@ class RegistryResponse:
         return RegistryRefused(text)
 
 
+_TLS_FAILURES: Final = (aiohttp.ClientSSLError, ssl.SSLError)
+
+
+def advice_without_tls(host: str) -> str:
+    """Return what to set if this registry of the own network speaks plain HTTP; empty for hosts of the internet."""
+    name = urlsplit(f"//{host}").hostname or ""
+    if "." in name.strip(".") or ":" in name:
+        try:
+            if not ipaddress.ip_address(name).is_private:
+                return ""
+        except ValueError:
+            return ""
+    return f". If it speaks plain HTTP, allow that with images.plain_registries (CORRAL_PLAIN_REGISTRIES={host})"
+
+
 @contextmanager
 def _as_image_errors(url: str) -> Iterator[None]:
     """Convert connection errors into image errors."""
@@ -244,7 +261,8 @@ def _as_image_errors(url: str) -> Iterator[None]:
             case HttpFault.TOO_LARGE:
                 raise ContentMismatch(error.message) from error
             case HttpFault.UNREACHABLE:
-                raise RegistryUnavailable(f"{error.host}: no connection: {error.reason}") from error
+                advice = advice_without_tls(error.host) if isinstance(error.__cause__, _TLS_FAILURES) else ""
+                raise RegistryUnavailable(f"{error.host}: no connection: {error.reason}{advice}") from error
             case HttpFault.BROKE_OFF:
                 raise RegistryUnavailable(f"{error.host}: the answer broke off") from error
             case _:

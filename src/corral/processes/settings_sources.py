@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from corral.base.errors import SettingInvalid
-from corral.base.setting_kinds import Unforgivable
+from corral.base.setting_kinds import SettingKind, Unforgivable
 from corral.base.settings import (
     Declared,
     Derived,
@@ -56,6 +56,7 @@ class _Candidate:
 
     raw: object
     origin: str
+    is_foreign: bool = False
     forgiving: bool = False
 
 
@@ -80,7 +81,7 @@ def resolve(group: type[G], sources: SettingSources, *, without: frozenset[str] 
 def _value(setting: Setting, sources: SettingSources, values: Mapping[str, object]) -> object:
     for candidate in _candidates(setting, sources):
         try:
-            return _read(setting, candidate)
+            return _read(setting, candidate, sources.warnings)
         except SettingInvalid as error:
             if not candidate.forgiving or isinstance(error, Unforgivable):
                 raise
@@ -107,27 +108,43 @@ def _candidates(setting: Setting, sources: SettingSources) -> Iterator[_Candidat
         yield _Candidate(text, f"the flag {setting.flag}")
     for name in setting.env:
         if text := sources.environment.get(name, ""):
-            yield _Candidate(text, f"the environment variable {name}", forgiving=name in setting.forgiving_env)
+            yield _Candidate(
+                text,
+                f"the environment variable {name}",
+                is_foreign=name in setting.foreign_env,
+                forgiving=name in setting.forgiving_env,
+            )
     section = sources.file.sections.get(setting.section, {})
     if setting.name in section:
         yield _Candidate(section[setting.name], f"{setting.name} in section [{setting.section}] of {sources.file.path}")
 
 
-def _read(setting: Setting, candidate: _Candidate) -> object:
-    kind, raw = setting.kind, candidate.raw
+def _read(setting: Setting, candidate: _Candidate, warnings: list[str]) -> object:
     try:
-        if isinstance(raw, Mapping):
-            if kind.read_table is None:
-                raise ValueError
-            return kind.read_table(raw)
-        if isinstance(raw, list) and kind.read_tables is not None:
-            return kind.read_tables(raw)
-        return kind.read(_as_text(raw))
+        try:
+            return _read_whole(setting.kind, candidate.raw)
+        except ValueError:
+            if not candidate.is_foreign or setting.kind.salvage is None:
+                raise
+        value, problem = setting.kind.salvage(str(candidate.raw))
+        warnings.append(f"{setting.name}: of {candidate.origin}, {problem}")
+        return value
     except ValueError:
-        value = "the value" if setting.secret else f'"{_shown(setting, raw)}"'
-        problem = f"{value} from {candidate.origin} cannot be used; allowed is {kind.allowed}"
+        text = "the value" if setting.secret else f'"{_shown(setting, candidate.raw)}"'
+        problem = f"{text} from {candidate.origin} cannot be used; allowed is {setting.kind.allowed}"
         # No cause: it may contain the value of a secret.
         raise SettingInvalid(setting.name, problem) from None
+
+
+def _read_whole(kind: SettingKind[Any], raw: object) -> object:
+    """Raise ValueError for what the kind cannot read."""
+    if isinstance(raw, Mapping):
+        if kind.read_table is None:
+            raise ValueError
+        return kind.read_table(raw)
+    if isinstance(raw, list) and kind.read_tables is not None:
+        return kind.read_tables(raw)
+    return kind.read(_as_text(raw))
 
 
 def _as_text(raw: object) -> str:

@@ -171,7 +171,8 @@ class _OwnNode(msgspec.Struct, frozen=True, kw_only=True):
 async def _node(config: WorkerConfig, places: addresses.Addresses, clock: Clock) -> _OwnNode:
     identity, presence = NodeIdentity(config.data_path), Presence()
     remembered = identity.remembered()
-    user = NatsUser(clock, backoff=config.nats_user_retry, settings=config.bus)
+    needs_login = config.nats_require_auth or config.frontend.require_auth
+    user = NatsUser(clock, backoff=config.nats_user_retry, settings=config.bus, needs_login=needs_login)
     hello = _hello(config, identity.secret(), new_incarnation(), user.login)
     profile = _profile(config, places, hello, was_admitted=remembered is not None)
     confiner = await open_confiner(config, presence)
@@ -374,7 +375,7 @@ def _registrar(
         gauge=hardware,
         clock=clock,
         backoff=config.frontend.backoff,
-        token_attempts=config.frontend.token_attempts,
+        refusal_patience=config.frontend.refusal_patience,
     )
 
 

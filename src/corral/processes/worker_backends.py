@@ -34,7 +34,7 @@ from corral.worker.membership.reports import ExitReports, InventoryReports
 from corral.worker.models import ModelFiles, WorkerModels
 from corral.worker.processes.adapters import AdapterProcesses
 from corral.worker.processes.backend_logs import BackendLogs
-from corral.worker.processes.ports import Ports, can_listen, count_connections, ephemeral_ports, usable_ranges
+from corral.worker.processes.ports import Ports, can_listen, count_connections, ephemeral_ports, ranges_of
 from corral.worker.processes.process import MARK_VARIABLE, BackendLink
 from corral.worker.processes.remains import Remains
 from corral.worker.processes.supervisor import ProcessDefaults, Supervisor, UnusedProcesses
@@ -77,7 +77,7 @@ async def open_backends(stack: AsyncExitStack, surrounding: Surrounding, *, capa
     config, clock = surrounding.config, surrounding.clock
     places = surrounding.places
     # One range of ports for backends, their own HTTP ports and the adapter.
-    ranges = usable_ranges(places.base_port, places.max_port, ephemeral_ports())
+    ranges = ranges_of(places, ephemeral_ports())
     ports = Ports(ranges, clock=clock, is_free=lambda port: can_listen(places.backend_bind, port))
     adapters = await stack.enter_async_context(_adapters(config, places, ports, clock))
     supervisor = await stack.enter_async_context(_supervisor(surrounding, ports))

@@ -20,10 +20,11 @@ from corral.galleries.config import BUILT_IN, GalleriesConfig
 from corral.oci.config import ImagesConfig
 from corral.rpc.adapter_keeper import AdapterConfig
 from corral.wire.joining import read_code, read_pin
-from corral.wire.nodes import VramBudget, label_problem
+from corral.wire.nodes import MAX_VRAM_BUDGET, VramBudget, label_problem
 from corral.worker.confinement.config import ConfinementConfig
 from corral.worker.membership.addresses import AddressConfig
 
+_LONGEST_SHOWN: Final = 80
 _FIRST_RETRY: Final = timedelta(milliseconds=250)
 
 
@@ -48,7 +49,20 @@ def _labels_of_table(table: Mapping[str, object]) -> Mapping[str, str]:
     return labels
 
 
+def _salvage_labels(text: str) -> tuple[Mapping[str, str], str]:
+    """Leave out the pairs that cannot be used, as LocalAI's worker does."""
+    labels: dict[str, str] = {}
+    unusable: list[str] = []
+    for pair in text.split(","):
+        try:
+            labels |= _read_labels(",".join((*(f"{key}={value}" for key, value in labels.items()), pair)))
+        except ValueError:
+            unusable.append(ascii(pair.strip()[:_LONGEST_SHOWN]))
+    return labels, f"labels that cannot be used are left out: {', '.join(unusable)}"
+
+
 LABELS: Final = SettingKind(
+    salvage=_salvage_labels,
     placeholder="KEY=VALUE[,…]",
     allowed="pairs such as zone=a,disk=fast, or in a file a table of texts",
     read=_read_labels,
@@ -61,8 +75,18 @@ def _read_vram_budget(text: str) -> str:
     return text.strip()
 
 
+def _salvage_vram_budget(text: str) -> tuple[str, str]:
+    """Pass the text on, as LocalAI's worker does: frontends take it for no budget."""
+    if len(text) > MAX_VRAM_BUDGET or not text.isprintable():
+        raise ValueError(text)
+    return text.strip(), f"{text!r} is no budget, and frontends ignore it; write for example 80%, 0.8, 12GB or 8GiB"
+
+
 VRAM_BUDGET: Final = SettingKind(
-    placeholder="BUDGET", allowed="a share or a size such as 80%, 0.8, 12GB or 8GiB", read=_read_vram_budget
+    salvage=_salvage_vram_budget,
+    placeholder="BUDGET",
+    allowed="a share or a size such as 80%, 0.8, 12GB or 8GiB",
+    read=_read_vram_budget,
 )
 
 
@@ -135,8 +159,8 @@ class FrontendConfig:
     )
     require_auth: bool = setting(
         SWITCH,
-        """As `require_token`, also where that is off: LocalAI's one switch for all credentials. Off by default, as
-        there.""",
+        """As `require_token` and `nats_require_auth`, also where these are off: LocalAI's one switch for all
+        credentials. Off by default, as there.""",
         flag="",
         aliases=("LOCALAI_DISTRIBUTED_REQUIRE_AUTH",),
         default=False,
@@ -153,10 +177,10 @@ class FrontendConfig:
     """Total time of one HTTP call. Same as in LocalAI's worker, and one default heartbeat interval."""
     connect_timeout: timedelta = timedelta(seconds=2)
     """Time for the TCP connection alone, so that an unreachable machine leaves time for the next frontend."""
-    token_attempts: int = 5
-    """How often a first registration may be answered 401 or 403 before the worker gives up. More than one, because
-    frontends behind one address may disagree for a moment while a token is changed; few, because trying on for ever
-    hides the mistake."""
+    refusal_patience: timedelta = timedelta(minutes=5)
+    """How long a first registration may be answered 401, 403 or 404 before the worker gives up. A proxy whose
+    frontend just starts answers 404, and frontends behind one address may disagree while a token is changed. LocalAI's
+    worker tries for most of an hour; trying on for ever would hide the mistake."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -295,6 +319,15 @@ class WorkerConfig:
 
     frontend: FrontendConfig
     bus: BusConfig = field(metadata=optional_here(nats_url="what the frontend offers"))
+    nats_require_auth: bool = setting(
+        SWITCH,
+        """Never connect to NATS without a login: until the frontend gives this node a user, it registers again and
+        again, and no command reaches it. A JWT or a login in the URL counts. Implied by `require_auth`. Off by default:
+        a server that wants a login refuses whoever has none.""",
+        flag="",
+        aliases=("LOCALAI_NATS_REQUIRE_AUTH",),
+        default=False,
+    )
     data_path: Path = setting(
         PATH,
         "Directory for the node's own secret and for what the worker must remember. Not shared with another worker.",

@@ -73,12 +73,48 @@ class TestFreshness:
             assert names(await one(worker, origin.source())) == ["y"]
             assert len(origin.seen) == asked, "the copy on the disk is enough"
 
-    async def test_a_restarted_process_asks_nobody(self, opener: Opener, origin: Origin) -> None:
+    async def test_a_restarted_process_asks_once_whether_it_changed(
+        self, opener: Opener, origin: Origin, clock: ManualClock
+    ) -> None:
         async with opener() as first:
             await one(first, origin.source())
+        await clock.advance(timedelta(seconds=1))
         async with opener() as second:
             assert names(await one(second, origin.source())) == ["x"]
+            assert names(await one(second, origin.source())) == ["x"]
+        assert origin.statuses == [200, 304]
+
+    async def test_a_clock_that_was_wrong_at_the_start_costs_one_request(
+        self, opener: Opener, origin: Origin, clock: ManualClock
+    ) -> None:
+        clock.jump(HOUR)
+        async with opener() as galleries:
+            clock.jump(-HOUR)
+            await one(galleries, origin.source())
+            await one(galleries, origin.source())
         assert origin.statuses == [200]
+
+    async def test_a_missing_name_is_worth_a_request_every_half_minute(
+        self, galleries: Galleries, origin: Origin, clock: ManualClock
+    ) -> None:
+        readings = await galleries.read([origin.source()])
+        origin.content, origin.etag = OTHER, '"2"'
+        assert await galleries.recheck(readings) is readings, "it was read just now"
+        await clock.advance(timedelta(seconds=30))
+        again = await galleries.recheck(readings)
+        assert again.catalogue.knows("y")
+        await galleries.recheck(again)
+        assert origin.statuses == [200, 200]
+
+    async def test_a_gallery_that_is_away_is_not_asked_again_for_a_missing_name(
+        self, galleries: Galleries, origin: Origin, clock: ManualClock
+    ) -> None:
+        await galleries.read([origin.source()])
+        origin.fail("/index.yaml", 503)
+        await clock.advance(HOUR)
+        for _ in range(3):
+            await galleries.recheck(await galleries.read([origin.source()]))
+        assert origin.statuses == [200, 503]
 
     async def test_a_time_of_change_does_where_there_is_no_etag(self, galleries: Galleries, origin: Origin) -> None:
         origin.etag, origin.last_modified = "", "Wed, 21 Oct 2015 07:28:00 GMT"

@@ -3,6 +3,7 @@
 import pytest
 
 from corral.oci.errors import PlatformMissing, SourceInvalid
+from corral.oci.http import advice_without_tls
 from corral.oci.limits import Network, check_url, proxy_for, scheme_of, with_proxies
 from corral.oci.manifests import Descriptor, ImagePlatform, Index, best_platform, choose_image, this_platform
 
@@ -115,3 +116,13 @@ def test_an_entry_without_a_platform_is_taken_for_the_usual_one() -> None:
 def test_this_machine_has_a_platform() -> None:
     assert this_platform().os in ("linux", "darwin")
     assert this_platform().architecture not in ("", "x86_64", "aarch64")
+
+
+@pytest.mark.parametrize("host", ["10.0.0.5:5000", "192.168.1.9", "[fd00::5]:5000", "registry:5000"])
+def test_a_registry_of_the_own_network_without_tls_is_told_the_value_to_set(host: str) -> None:
+    assert f"CORRAL_PLAIN_REGISTRIES={host})" in advice_without_tls(host)
+
+
+@pytest.mark.parametrize("host", ["ghcr.io", "1.1.1.1:443", "registry.example:5000"])
+def test_for_registries_of_the_internet_nobody_is_advised_to_do_without_tls(host: str) -> None:
+    assert advice_without_tls(host) == ""

@@ -81,6 +81,25 @@ def test_nonsense_in_localai_s_variable_is_only_warned_about() -> None:
     assert "going on with the next source" in sources.warnings[0]
 
 
+@pytest.mark.parametrize("name", ["LOCALAI_BACKEND_GALLERIES", "LOCALAI_GALLERIES"])
+def test_of_a_list_in_localai_s_variables_only_what_cannot_be_used_is_left_out(name: str) -> None:
+    text = (
+        '[{"name": "a", "url": "https://a/b"}, {"name": "A", "url": "https://c/d"}, {"name": "x\u202e", "url": "ftp://u:pw@e"},'
+        ' {"name": "n", "url": 1}, 7, {"url": "https://f/g"}]'
+    )
+    sources = gather({}, {name: text})
+    config = resolve(GalleriesConfig, sources)
+    usable = config.sources if "BACKEND" in name else config.model_sources
+    assert [source.url for source in usable] == ["https://a/b", "https://f/g"]
+    (warning,) = sources.warnings
+    assert warning.endswith(r"galleries that cannot be used are left out: 'A', 'x\u202e', 'n', number 5")
+
+
+def test_a_list_without_a_gallery_that_can_be_used_brings_no_others() -> None:
+    found = resolve(GalleriesConfig, gather({}, {"LOCALAI_BACKEND_GALLERIES": '[{"name": "a", "url": "/srv/i.yaml"}]'}))
+    assert found.sources == ()
+
+
 def test_a_login_is_neither_a_flag_nor_shown() -> None:
     text = '[{"name": "x", "url": "https://user:hidden@a/b"}]'
     with pytest.raises(SettingInvalid, match="carries a password") as caught:

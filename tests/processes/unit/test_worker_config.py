@@ -1,5 +1,6 @@
 """What a worker is configured with, from our own environment or from that of a LocalAI worker."""
 
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from corral.processes.configs import worker_config
 from corral.processes.settings import gather
 from corral.processes.settings_sources import resolve
 from corral.worker.config import WorkerConfig
+from corral.worker.membership.addresses import decide
 
 WORKER = {
     "HOME": "/home/someone",
@@ -123,3 +125,44 @@ def test_from_the_environment_and_from_flags() -> None:
 def test_what_makes_no_sense_is_named(variable: str, value: str) -> None:
     with pytest.raises(SettingInvalid, match=variable):
         resolve(WorkerConfig, gather({}, {**WORKER, variable: value}))
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "read", "warning"),
+    [
+        ("LOCALAI_VRAM_BUDGET", "200%", lambda config: config.node.vram_budget == "200%", "'200%' is no budget"),
+        (
+            "LOCALAI_NODE_LABELS",
+            f"a=b, bad ,=x,c=d,{'k' * 300}=v",
+            lambda config: config.node.labels == {"a": "b", "c": "d"},
+            "labels that cannot be used are left out: 'bad', '=x', 'kkk",
+        ),
+        (
+            "LOCALAI_ADVERTISE_ADDR",
+            "worker-1",
+            lambda config: decide(config.addresses, "host").advertise == "worker-1:50051",
+            "'worker-1' has no port; the base port is added",
+        ),
+    ],
+)
+def test_what_a_localai_worker_takes_does_not_stop_ours(
+    name: str, text: str, read: Callable[[WorkerConfig], bool], warning: str
+) -> None:
+    sources = gather({}, {**WORKER, name: text})
+    assert read(resolve(WorkerConfig, sources))
+    assert any(f"of the environment variable {name}, {warning}" in text for text in sources.warnings)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("CORRAL_VRAM_BUDGET", "200%"),
+        ("CORRAL_NODE_LABELS", "a=b,bad"),
+        ("CORRAL_ADVERTISE_ADDRESS", "worker-1"),
+        ("LOCALAI_ADVERTISE_ADDR", "http://worker-1:50051"),
+        ("LOCALAI_VRAM_BUDGET", "x" * 300),
+    ],
+)
+def test_nonsense_in_our_own_variables_is_refused_and_what_nobody_could_use(name: str, text: str) -> None:
+    with pytest.raises(SettingInvalid, match=f"from the environment variable {name} cannot be used"):
+        resolve(WorkerConfig, gather({}, {**WORKER, name: text}))

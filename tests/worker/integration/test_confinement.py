@@ -1,13 +1,20 @@
 """A malicious image on a real worker: what it can read, write, reach, end and leave, before and after confinement."""
 
+import json
 import os
 import sys
 import warnings
+from pathlib import Path
 
 import pytest
 
 from corral.base.confining import landlock_version
+from corral.worker.confinement.config import ConfinementConfig
+from corral.worker.confinement.confiner import Confiner
+from corral.worker.confinement.granted_files import BackendPlaces
 from corral.worker.confinement.machine import look
+from tests.kit.backend_node import SleepingNode
+from tests.kit.backend_scripts import write_backend
 from tests.kit.malicious_backend import AttackCase, attack
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux confines")
@@ -173,3 +180,19 @@ def test_an_interpreter_beside_the_fleets_files_does_not_open_them(user: str, py
 
     assert result.done - OWN == LEFT[user, True]
     assert result.done >= OWN
+
+
+@pytest.mark.skipif(not landlock_version(), reason="only Landlock has lists of files")
+async def test_a_start_that_is_denied_a_file_names_the_setting(tmp_path: Path) -> None:
+    outside = tmp_path / "outside.sh"
+    outside.write_text("echo never\n")
+    places = BackendPlaces(data=tmp_path / "data", models=[])
+    confiner = Confiner(ConfinementConfig(), places=places, abilities=look(1_900_000_000))
+    node = SleepingNode(folder=tmp_path / "data", confinement=confiner)
+    write_backend(node.installed, "dies", shell=f". {outside}")
+    async with node:
+        answer = await node.ask("backend.install", b'{"backend": "dies", "model_id": "m"}')
+    assert answer is not None
+    error = json.loads(answer)["error"]
+    assert "backend_read_paths (CORRAL_BACKEND_READ_PATHS)" in error
+    assert "corral backends confine dies --off" in error

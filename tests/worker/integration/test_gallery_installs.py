@@ -225,6 +225,23 @@ async def test_a_gallery_that_demands_signatures(node: GalleryNode, registry: Fa
     assert metadata(node)["digest"] == image.digest
 
 
+@pytest.mark.parametrize("name", ["", "s"])
+@pytest.mark.parametrize("is_second_signed", [True, False])
+async def test_galleries_of_one_name_keep_their_own_policies(
+    node: GalleryNode, registry: FakeRegistry, tmp_path: Path, name: str, is_second_signed: bool
+) -> None:
+    other = tmp_path / "other.yaml"
+    other.write_text(json.dumps([{"name": "mine", "uri": f"{registry.address}/mock:latest"}]))
+    policy = {"public_key": new_signing_key().public_key.pem}
+    first = {"name": name, "url": node.index.as_uri(), "verification": {} if is_second_signed else policy}
+    second = {"name": name, "url": other.as_uri(), "verification": policy if is_second_signed else {}}
+
+    reply = await node.reply("backend.install", backend="mine", backend_galleries=json.dumps([first, second]))
+
+    assert reply["success"] is not is_second_signed
+    assert is_second_signed or metadata(node, "mine")["gallery_url"] == other.as_uri()
+
+
 async def test_backends_without_proof_are_refused_where_it_is_demanded(tmp_path: Path, registry: FakeRegistry) -> None:
     registry.add_image("mock", backend_layers("1"))
     node = GalleryNode(folder=tmp_path)
@@ -308,6 +325,18 @@ async def test_while_a_gallery_is_away_its_last_copy_is_good_enough(tmp_path: Pa
         assert metadata(node, "b")["gallery_url"] == url
         reply = await node.reply("backend.install", backend="c")
     assert reply["error"].startswith('installing backend from gallery: no backend found with name "c"')
+
+
+async def test_a_backend_that_was_just_added_to_a_gallery_is_found(tmp_path: Path, registry: FakeRegistry) -> None:
+    path = "/files/index.yaml"
+    registry.blobs[path] = json.dumps([{"name": "a", "uri": "h/a:1"}]).encode()
+    url = f"http://{registry.address}{path}"
+    async with GalleryNode(folder=tmp_path, gallery_url=url, is_pulling=False) as node:
+        assert (await node.reply("backend.install", backend="a"))["success"]
+        registry.blobs[path] = json.dumps([{"name": "b", "uri": "h/b:1"}]).encode()
+        assert not (await node.reply("backend.install", backend="b"))["success"], "it was read just now"
+        await node.clock.advance(timedelta(seconds=30))
+        assert (await node.reply("backend.install", backend="b"))["success"]
 
 
 async def test_a_registry_that_hangs_up_is_told_and_then_asked_for_the_rest(

@@ -21,12 +21,19 @@ from corral.worker.confinement.cgroups import end_left_groups, find_parents, mak
 from corral.worker.confinement.config import ConfinementConfig
 from corral.worker.confinement.confiner import Confiner, decide_network, user_of
 from corral.worker.confinement.environment import inherited
-from corral.worker.confinement.granted_files import BackendPlaces, around_data, holds, left_out, runtime_parts
+from corral.worker.confinement.granted_files import (
+    BackendPlaces,
+    around_data,
+    granted_files,
+    holds,
+    left_out,
+    runtime_parts,
+)
 from corral.worker.confinement.landlock import FileAccess, PortAccess, ruleset
 from corral.worker.confinement.loopback_programs import LOOPBACK_4, LOOPBACK_6
 from corral.worker.confinement.machine import Abilities, closed_to_others, look, report
 from corral.worker.installing.backend_directory import Home
-from corral.worker.processes.process import Launch
+from corral.worker.processes.process import Launch, looks_denied
 
 ALLOW, EPERM, EACCES, ENOSYS, EAFNOSUPPORT = 0, 1, 13, 38, 97
 NETWORKS = st.sampled_from(BackendNetwork)
@@ -441,3 +448,63 @@ def test_the_strictest_decision_for_any_name_of_a_program_counts(
     launch = launch_of(confiner, places, "mark", wish=wish)
     assert confiner.network_of(launch) == network
     assert confiner._is_confined(launch)
+
+
+def test_files_that_inherited_variables_name_may_be_read(places: BackendPlaces, tmp_path: Path) -> None:
+    authority, modules = tmp_path / "ca.pem", tmp_path / "modules"
+    authority.touch()
+    modules.mkdir()
+    (tmp_path / "link.pem").symlink_to(authority)
+    confiner = Confiner(ConfinementConfig(), places=places, abilities=Abilities(is_root=False))
+    environment = {
+        "PYTHONPATH": f"{modules}:relative:{places.data}",
+        "SSL_CERT_FILE": str(tmp_path / "link.pem"),
+        "REQUESTS_CA_BUNDLE": str(tmp_path / "bundle.pem"),
+        "CURL_CA_BUNDLE": str(tmp_path / "curl.pem"),
+    }
+    launch = replace(launch_of(confiner, places, "mark"), environment=environment)
+    given = granted_files(launch, places=places, config=ConfinementConfig())
+
+    names = ("modules", "link.pem", "ca.pem", "bundle.pem", "curl.pem")
+    assert {str(tmp_path / name) for name in names} <= set(given.read)
+    assert not any(holds(Path(path), places.data) for path in given.read)
+    assert not {str(authority), str(modules)} & {*given.run, *given.write}
+
+
+@pytest.mark.parametrize("is_placed", [True, False])
+def test_links_of_a_backend_that_was_placed_by_hand_lead_to_what_it_may_run(
+    places: BackendPlaces, tmp_path: Path, is_placed: bool
+) -> None:
+    engine, common = tmp_path / "engine", places.data / "backends" / "common"
+    engine.touch()
+    common.mkdir()
+    (places.data / "node-secret").touch()
+    home = places.data / "backends" / "echo"
+    (home / "engine").symlink_to(engine)
+    (home / "common").symlink_to("../common")
+    (home / "secret").symlink_to("../../node-secret")
+    (home / "all").symlink_to(tmp_path)
+    (home / "backends").symlink_to("..")
+    confiner = Confiner(ConfinementConfig(), places=places, abilities=Abilities(is_root=False))
+    launch = launch_of(confiner, places, "mark")
+    launch = replace(launch, home=replace(launch.home, is_placed=is_placed))
+    given = granted_files(launch, places=places, config=ConfinementConfig())
+
+    assert {str(engine), str(common)} & set(given.run) == ({str(engine), str(common)} if is_placed else set())
+    shut = {str(places.data / "node-secret"), str(tmp_path), str(places.data), str(places.data / "backends")}
+    assert not shut & {*given.read, *given.run, *given.write}
+    assert not {str(engine), str(common)} & set(given.write)
+
+
+@pytest.mark.parametrize(
+    ("message", "denied"),
+    [
+        ("died during startup. Last stderr:\n./run.sh: line 3: /opt/x/main: Permission denied\n(exit code 1)", True),
+        ("cannot run /b/run.sh: Permission denied", True),
+        ("died during startup. Last stderr:\n(exit code 126)", True),
+        ("died during startup. Last stderr:\n(exit code 127)", True),
+        ("died during startup. Last stderr:\nout of memory\n(exit code 1)", False),
+    ],
+)
+def test_a_start_that_may_have_failed_by_confinement_is_recognised(message: str, denied: bool) -> None:
+    assert looks_denied(message) is denied

@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from corral.base.errors import InvalidInput
 from corral.base.ids import NodeId
@@ -18,7 +19,7 @@ from corral.bus.config import BusConfig
 from corral.bus.credentials import UserJwt
 from corral.bus.problems import Problem, ProblemKind, Problems
 from corral.wire.registration import Feature
-from corral.worker.membership.identity import NO_SERVER, NatsUser
+from corral.worker.membership.identity import NO_LOGIN, NO_SERVER, NatsUser
 from corral.worker.membership.registration import AcceptedRegistration
 from tests.kit.clock import ManualClock
 
@@ -67,9 +68,15 @@ def corral_member(nats_user: UserJwt | None = None, **more: Any) -> AcceptedRegi
 
 
 def user_on(
-    link: FakeLink, *, clock: ManualClock | None = None, url: str = "nats://configured:1", jwt: str = ""
+    link: FakeLink,
+    *,
+    clock: ManualClock | None = None,
+    url: str = "nats://configured:1",
+    jwt: str = "",
+    needs_login: bool = False,
 ) -> NatsUser:
-    one = NatsUser(clock or ManualClock(), backoff=BACKOFF, settings=BusConfig(url=url, jwt=jwt))
+    settings = BusConfig(url=url, jwt=jwt)
+    one = NatsUser(clock or ManualClock(), backoff=BACKOFF, settings=settings, needs_login=needs_login)
     one.follow(link)
     return one
 
@@ -306,6 +313,39 @@ async def test_asking_in_vain_becomes_rarer_and_a_long_peace_makes_up_for_it() -
         if number == 6:
             await clock.advance(timedelta(minutes=6))
     assert pauses == [2, 2, 4, 8, 16, 30, 30, 2]
+
+
+async def test_without_a_login_nothing_connects_where_one_is_required() -> None:
+    clock, link = ManualClock(), FakeLink()
+    one = user_on(link, clock=clock, needs_login=True)
+    pauses: list[float] = []
+    for _ in range(4):
+        one.take(member())
+        assert (link.servers, one.problems()) == ([], (NO_LOGIN,))
+        before = clock.monotonic()
+        await until_due(one, clock)
+        pauses.append(clock.monotonic() - before)
+    one.take(member(user(24)))
+    assert (link.servers, one.problems(), await given(one)) == (["nats://configured:1"], (), user(24))
+    assert pauses == [2, 2, 4, 8]
+
+
+@pytest.mark.parametrize(
+    "login", [{"url": "nats://name:word@bus:1"}, {"url": "nats://token@bus:1"}, {"jwt": "ey.ey.ey"}]
+)
+async def test_a_login_of_the_settings_is_one(login: dict[str, str]) -> None:
+    one = user_on(FakeLink(), needs_login=True, **login)
+    one.take(member())
+    assert (bool(one.first_url), one.problems()) == (True, ())
+
+
+async def test_an_approved_node_that_gets_no_user_stays_away_where_a_login_is_required() -> None:
+    link = FakeLink()
+    one = user_on(link, needs_login=True, url="")
+    one.take(corral_member(None))
+    assert (link.servers, one.problems()) == ([], ()), "it waits for approval"
+    one.take(replace(corral_member(None), status="healthy"))
+    assert (link.servers, one.problems()) == ([], (NO_LOGIN,))
 
 
 async def until_due(one: NatsUser, clock: ManualClock) -> None:

@@ -1,11 +1,13 @@
 """Ports for backends: whose turn it is, what rests, and what the kernel keeps for itself."""
 
 import socket
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
+from corral.worker.membership.addresses import AddressConfig, decide
 from corral.worker.processes.ports import (
     CLAIM,
     LINUX_EPHEMERAL,
@@ -14,6 +16,7 @@ from corral.worker.processes.ports import (
     PortsExhausted,
     can_listen,
     ephemeral_ports,
+    ranges_of,
     usable_ranges,
 )
 from tests.kit.clock import ManualClock
@@ -120,3 +123,18 @@ def test_listening_is_tried_out() -> None:
         port = server.getsockname()[1]
         assert not can_listen("127.0.0.1", port)
         assert not can_listen("0.0.0.0", port)
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        (AddressConfig(), [range(61000, 65536)]),
+        (AddressConfig(addr="0.0.0.0:50051"), [range(50051, 65536)]),
+        (AddressConfig(addr="0.0.0.0:50051", grpc_max_port=50100), [range(50051, 50101)]),
+        (AddressConfig(serve_addr="0.0.0.0:40000"), [range(40000, 65536)]),
+        (AddressConfig(addr="nonsense"), [range(61000, 65536)]),
+    ],
+)
+def test_a_base_port_that_was_chosen_is_the_first_one(config: AddressConfig, expected: list[range]) -> None:
+    places = decide(replace(config, advertise_addr="h:1"), "host")
+    assert ranges_of(places, LINUX_EPHEMERAL) == expected

@@ -193,6 +193,7 @@ class Frontend:
         return answer
 
 
+PATIENCE = timedelta(minutes=5)
 ACCEPTED = RegisterResponse(id="n1", status="healthy")
 DOWN = PeerUnavailable("frontend a:1 does not answer: Connection refused")
 WRONG_TOKEN = PeerRefused("frontend a:1 answered 401: invalid registration token", status=401)
@@ -202,7 +203,7 @@ WRONG_TOKEN = PeerRefused("frontend a:1 answered 401: invalid registration token
 def registrar(profile: Profile, gauge: Any, clock: Any) -> Any:
     def make(frontend: Frontend, **changes: Any) -> Registrar:
         backoff = Backoff(first=timedelta(milliseconds=250), cap=timedelta(seconds=30), spread=0)
-        parts = {"profile": profile, "gauge": gauge, "clock": clock, "backoff": backoff, "token_attempts": 5}
+        parts = {"profile": profile, "gauge": gauge, "clock": clock, "backoff": backoff, "refusal_patience": PATIENCE}
         return Registrar(frontend=frontend, **{**parts, **changes})
 
     return make
@@ -287,22 +288,39 @@ async def test_every_attempt_measures_anew(registrar: Any, measured: Measurement
     assert [body.available_disk for body in frontend.bodies] == [99, 98, 97]
 
 
-async def test_a_wrong_token_ends_a_first_registration_after_a_few_attempts(registrar: Any, clock: Any) -> None:
-    frontend = Frontend(WRONG_TOKEN)
+NO_ROUTE = PeerRefused("frontend a:1 answered 404: Not Found", status=404)
 
-    with pytest.raises(AccessDenied, match="LOCALAI_REGISTRATION_TOKEN") as refusal:
+
+@pytest.mark.parametrize(
+    ("refusal", "kind", "words"),
+    [(WRONG_TOKEN, AccessDenied, "LOCALAI_REGISTRATION_TOKEN"), (NO_ROUTE, PeerRefused, "must lead to a frontend")],
+)
+async def test_a_refusal_that_may_pass_ends_a_first_registration_after_minutes(
+    registrar: Any,
+    clock: Any,
+    caplog: pytest.LogCaptureFixture,
+    refusal: PeerRefused,
+    kind: type[Exception],
+    words: str,
+) -> None:
+    frontend = Frontend(refusal)
+
+    with pytest.raises(kind, match=words) as ended:
         await registrar(frontend).join()
 
-    assert len(frontend.bodies) == 5
-    assert "tok;" not in str(refusal.value)
-    assert sum(clock.slept) < 10
+    assert PATIENCE.total_seconds() <= sum(clock.slept) < PATIENCE.total_seconds() + 30
+    assert "tok;" not in str(ended.value)
+    told = [record.getMessage() for record in caplog.records if "is refused, and tried for" in record.getMessage()]
+    assert len(told) == len(frontend.bodies) - 1
+    assert all(words in text for text in told)
 
 
-async def test_a_token_that_is_accepted_late_is_fine(registrar: Any) -> None:
-    assert await registrar(Frontend(WRONG_TOKEN, WRONG_TOKEN, ACCEPTED)).join()
+@pytest.mark.parametrize("refusal", [WRONG_TOKEN, NO_ROUTE])
+async def test_a_frontend_that_accepts_late_is_fine(registrar: Any, refusal: PeerRefused) -> None:
+    assert await registrar(Frontend(*[refusal] * 15, ACCEPTED)).join()
 
 
-@pytest.mark.parametrize("status", [302, 400, 404, 405, 422])
+@pytest.mark.parametrize("status", [302, 400, 405, 422])
 async def test_any_other_refusal_ends_a_first_registration_at_once(registrar: Any, clock: Any, status: int) -> None:
     with pytest.raises(PeerRefused) as refusal:
         await registrar(Frontend(PeerRefused("name is required", status=status))).join()

@@ -34,6 +34,9 @@ class CatalogueSource(Protocol):
     async def catalogue(self) -> BackendCatalogue | None:
         """None when the galleries cannot be read from here: then only the nodes know."""
 
+    async def rechecked(self) -> BackendCatalogue | None:
+        """The catalogue, after asking galleries that were not asked a moment ago: for a name that it lacks."""
+
     async def newest(self) -> BackendCatalogue | None:
         """The catalogue, after asking every gallery whether there is something new. May take minutes."""
 
@@ -45,6 +48,9 @@ class NoCatalogue:
     """A frontend that cannot look anything up."""
 
     async def catalogue(self) -> BackendCatalogue | None:
+        return None
+
+    async def rechecked(self) -> BackendCatalogue | None:
         return None
 
     async def newest(self) -> BackendCatalogue | None:
@@ -76,6 +82,12 @@ class GalleryCatalogue:
     async def catalogue(self) -> BackendCatalogue | None:
         """None when nothing is known: names are then stored as they were given, and nothing is judged."""
         return _catalogue_of(await self.readings())
+
+    async def rechecked(self) -> BackendCatalogue | None:
+        return _catalogue_of(await self._read(self._patience, self._read_again))
+
+    async def _read_again(self, sources: Sequence[GallerySource]) -> Readings:
+        return await self._galleries.recheck(await self._galleries.read(sources))
 
     async def newest(self) -> BackendCatalogue | None:
         return _catalogue_of(await self._read(_PATIENCE_BESIDE, self._galleries.refresh))

@@ -97,7 +97,7 @@ async def plan_targets(
     names: GivenNames,
 ) -> list[Planned]:
     """What an operation would do at each node; an upgrade leaves out nodes whose last report lacks the backend."""
-    catalogue = None if ask.ref.uri else await lookups.galleries.catalogue()
+    catalogue = await _catalogue_for(ask, lookups)
 
     @functools.cache  # a fleet of a thousand nodes has a handful of names and capabilities
     def meaning(name: str, capability: str) -> _Meaning:
@@ -123,6 +123,16 @@ async def plan_targets(
     builds = [draft.build for draft in drafts if draft.build is not None and not draft.unknown]
     images = {} if ask.verb is Verb.DELETE else await facts_of(builds, lookups.images)
     return [_planned(ask, draft, images.get(draft.uri), id) for draft in drafts]
+
+
+async def _catalogue_for(ask: Ask, lookups: Lookups) -> BackendCatalogue | None:
+    """The catalogue; None if it does not matter, or cannot be read. A name to install that it lacks may be new."""
+    if ask.ref.uri:
+        return None
+    catalogue = await lookups.galleries.catalogue()
+    if catalogue is None or ask.verb is not Verb.INSTALL or ask.ref.galleries or catalogue.knows(ask.ref.backend):
+        return catalogue
+    return await lookups.galleries.rechecked()
 
 
 class _Draft(msgspec.Struct, frozen=True, kw_only=True):
@@ -234,7 +244,7 @@ def _told_galleries(build: GalleryEntry, catalogue: BackendCatalogue) -> str:
     node fetches is then the same. What ships with Corral each node has itself."""
     sources = [gallery.source for gallery in catalogue.galleries]
     shared = [source for source in sources if all(map(is_for_everybody, source.urls))]
-    if all(source.name != build.gallery for source in shared):
+    if catalogue.source_of(build) not in shared:
         return ""
     galleries = [
         Gallery(url=source.url, name=source.name, mirrors=list(source.mirrors), verification=dict(source.verification))

@@ -294,7 +294,7 @@ def _gallery(source: GallerySource) -> Gallery:
 def available_backends(
     catalogue: BackendCatalogue, capabilities: Iterable[str], installed: InstalledByName
 ) -> list[AvailableBackend]:
-    galleries = {gallery.name: _gallery(gallery.source) for gallery in catalogue.galleries}
+    galleries = [_gallery(gallery.source) for gallery in catalogue.galleries]
     return [
         AvailableBackend(
             name=entry.name,
@@ -304,7 +304,7 @@ def available_backends(
             icon=entry.icon,
             tags=list(entry.tags),
             size=entry.size,
-            gallery=galleries[entry.gallery],
+            gallery=galleries[catalogue.position_of(entry)],
             installed=entry.name in installed,
             alias=entry.alias,
             uri=entry.uri,

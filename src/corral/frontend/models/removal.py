@@ -17,6 +17,7 @@ from corral.base.clock import Clock
 from corral.base.errors import Conflict, CorralError, Overtaken
 from corral.base.ids import new_operation_id
 from corral.frontend.models.catalogue import Models
+from corral.frontend.models.decide.folders import folder_of
 from corral.frontend.models.decide.model import ModelSpec
 from corral.frontend.models.decide.reading import read_stored
 from corral.frontend.models.decide.removal import (
@@ -369,7 +370,9 @@ class ModelKind:
         return await self._replicas.before_removal(intent.subject, node)
 
     async def send(self, intent: Intent, *, replaces: bool) -> list[str]:
-        await self._client.delete_model(intent.node_id, intent.subject, timeout=self._policy.timeout(intent.verb))
+        # Frontends stage the files of a name that no path can hold under another one.
+        for name in dict.fromkeys((folder_of(intent.subject), intent.subject)):
+            await self._client.delete_model(intent.node_id, name, timeout=self._policy.timeout(intent.verb))
         return []
 
     async def after(self, intent: Intent, stopped: Sequence[str], *, is_corral: bool) -> None:

@@ -243,14 +243,15 @@ class NodeClient:
         if not reply.success:
             raise NodeRefused(reply.error or "the node did not say why", node_id=node_id)
         contact = await self._contacts.of(node_id)  # as of now: this took minutes, and the process is dialled next
-        if reply.address and not contact.has_address(reply.address):
+        address = contact.dialled(reply.address) if reply.address else ""
+        if address is None:
             raise _foreign(node_id, contact, reply.address)
         access = reply.corral
         if access is UNSET:
-            return StartedBackend(address=reply.address)
+            return StartedBackend(address=address)
         reach = _reach(node_id, contact, access)
         is_direct = bool(access.url) and not access.adapted
-        return StartedBackend(address=reply.address, **reach._asdict(), is_asked_directly=is_direct)
+        return StartedBackend(address=address, **reach._asdict(), is_asked_directly=is_direct)
 
     async def upgrade(self, node_id: NodeId, request: UpgradeRequest, *, timeout: timedelta) -> list[str]:
         """Replace a backend; returns the processes that ended for it. Nobody listens: the worker is older than that."""

@@ -30,6 +30,7 @@ from corral.frontend.nodes.decide.registration import (
     TooManyPending,
     is_new_life,
     is_renewal,
+    is_still_waiting,
     register_again,
     register_new,
     register_stranger,
@@ -256,9 +257,12 @@ class NodeRegistry:
         return count
 
     def _with_life(self, registration: Registration, stored: Node | None) -> Registration:
-        """LocalAI's workers tell none: each registration of theirs begins one, unless it only renews credentials."""
+        """LocalAI's workers tell none: each registration of theirs begins one, unless it only asks for approval again
+        or renews credentials."""
         if registration.incarnation:
             return registration
+        if stored is not None and is_still_waiting(stored, registration):
+            return replace(registration, incarnation=stored.facts.incarnation)
         if stored is not None and is_renewal(stored, registration, self._clock.now(), self._nats_users.lifetime):
             return replace(registration, incarnation=stored.facts.incarnation)
         return replace(registration, incarnation=new_incarnation())

@@ -41,6 +41,9 @@ _CACHES: Final = (
     *("TRITON_CACHE_DIR", "CUDA_CACHE_PATH"),
 )
 """Variables that name directories for caches. Setting one for the worker means that backends may write there."""
+_READ_BY_NAME: Final = ("PYTHONPATH", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
+"""Variables that name files and directories, separated by colons. Backends inherit them, and must be able to read
+what they name."""
 _MOST_LINKS: Final = 2000
 _PYTHONS: Final = ("CORRAL_BACKEND_PYTHON", "CORRAL_WORKER_PYTHON")
 _PARTS_OF_PYTHON: Final = ("bin", "lib", "lib64", "lib32", "libexec", "include", "pyvenv.cfg")
@@ -73,13 +76,14 @@ def granted_files(
     linked = [path for path in _link_targets(places.models) if not holds(path, data)]
     pythons = [*map(_prefixes_of, filter(None, map(launch.environment.get, _PYTHONS))), places.runtimes]
     runtimes = [part for prefixes in pythons for prefix in prefixes for part in runtime_parts(prefix, data)]
-    beside = _beside(launch.home.directory, data) if launch.home.is_system else []
+    beside = _beside(launch.home.directory, data) if launch.home.is_system else _placed_links(launch, data)
+    named = _outside(_named_files(launch.environment), data)
     more = [*config.read_paths, *_library_paths(launch.environment)]
     caches = [Path(value) for name in _CACHES if (value := launch.environment.get(name, "")).startswith("/")]
     write = [*config.write_paths, *exchanged, *caches]
     system = [part for name in _SYSTEM for part in around_data(Path(name), data)]
     return FileAccess(
-        read=[*_READABLE, *_real([*models, *linked])],
+        read=[*_READABLE, *_real([*models, *linked, *named])],
         run=_real([*system, launch.home.directory, *beside, *runtimes, *_outside(more, data)]),
         write=[_SHARED_MEMORY, *_real([*filter(None, [launch.scratch]), *_outside(write, data)])],
         devices=[*(f"/dev/{name}" for name in PLAIN_DEVICES), *map(str, gpu_devices())],
@@ -146,6 +150,26 @@ def _real(paths: Iterable[Path]) -> list[str]:
 
 def _library_paths(environment: Mapping[str, str]) -> list[Path]:
     return [Path(part) for part in environment.get("LD_LIBRARY_PATH", "").split(":") if part.startswith("/")]
+
+
+def _named_files(environment: Mapping[str, str]) -> list[Path]:
+    values = (environment.get(name, "") for name in _READ_BY_NAME)
+    return [Path(part) for value in values for part in value.split(":") if part.startswith("/")]
+
+
+def _placed_links(launch: Launch, data: Path) -> list[Path]:
+    """What the links directly in the directory of a backend lead to that somebody placed by hand. Of the worker's own
+    directory that is only what is beside the backend."""
+    if not launch.home.is_placed:
+        return []
+    home = launch.home.directory
+    targets = [Path(os.path.realpath(entry)) for entry in home.iterdir() if entry.is_symlink()]
+    backends = Path(os.path.realpath(home.parent))
+    return [
+        path
+        for path in _outside(targets, data)
+        if backends in path.parents or not (path.is_relative_to(data) or backends.is_relative_to(path))
+    ]
 
 
 def _beside(home: Path, data: Path) -> list[Path]:

@@ -51,6 +51,8 @@ class Home(msgspec.Struct, frozen=True, kw_only=True):
     """Device and inode of the directory when it was read; a change means that the backend was replaced."""
     is_system: bool = False
     """Whether it came with the system or with Corral, and not from an image."""
+    is_placed: bool = False
+    """Whether somebody placed it in the directory by hand, so that its links are theirs."""
     brings_python: bool = False
     """Whether it has an interpreter and a virtual environment for it, as LocalAI's Python images do."""
 
@@ -90,6 +92,12 @@ class _BackendEntry(msgspec.Struct, frozen=True, kw_only=True):
         return bool(self.metadata.meta_backend_for)
 
     @property
+    def is_placed(self) -> bool:
+        """Of damaged metadata nobody knows whose the links are."""
+        is_described = self.metadata != Metadata() or not (self.path / METADATA).exists()
+        return is_described and not self.is_system and not self.metadata.has_origin
+
+    @property
     def is_runnable(self) -> bool:
         return (self.path / RUN).is_file()
 
@@ -103,6 +111,7 @@ class _BackendEntry(msgspec.Struct, frozen=True, kw_only=True):
             vulkan_drivers=tuple(sorted(self.path.absolute().glob("vulkan/icd.d/*.json"))),
             identity=identity_of(self.path),
             is_system=self.is_system,
+            is_placed=self.is_placed,
             brings_python=brings_python(self.path),
         )
 

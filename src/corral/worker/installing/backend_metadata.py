@@ -58,6 +58,11 @@ class Metadata(msgspec.Struct, kw_only=True, omit_defaults=True):
         return tuple(dict.fromkeys(digest for digest in digests if digest))
 
     @property
+    def has_origin(self) -> bool:
+        """Whether an installer wrote it, and not a person who placed the backend by hand."""
+        return bool(self.uri or self.digest or self.gallery_url or self.installed_at)
+
+    @property
     def gallery(self) -> str:
         return self.corral.gallery if self.corral is not None else ""
 

@@ -13,7 +13,7 @@ import msgspec
 from corral.galleries.build_uris import candidates
 from corral.galleries.catalogue import Missing, ResolvedBuild, UnresolvedBuild
 from corral.galleries.config import BUILT_IN, sources_of
-from corral.galleries.gallery import BUILT_IN_URL, GalleryEntry, GallerySource
+from corral.galleries.gallery import BUILT_IN_URL, GallerySource
 from corral.galleries.places import without_secrets
 from corral.galleries.readings import GalleryReading, Readings
 from corral.oci.config import ImagesConfig, Pin, make_order
@@ -128,6 +128,8 @@ class GalleryReader(Protocol):
 
     async def refresh(self, sources: Sequence[GallerySource] | None = None) -> Readings: ...
 
+    async def recheck(self, readings: Readings) -> Readings: ...
+
 
 class GalleryBackends:
     """Resolves names of builds, of meta backends and aliases, each plain or as `gallery@name`."""
@@ -173,6 +175,9 @@ class GalleryBackends:
             resolved = readings.catalogue.resolve(name, self._capability)
             if not isinstance(resolved, UnresolvedBuild):
                 return resolved, readings
+        if not readings.catalogue.knows(name):
+            readings = await self._galleries.recheck(readings)
+            resolved = readings.catalogue.resolve(name, self._capability)
         if not isinstance(resolved, UnresolvedBuild):
             return resolved, readings
         if resolved.missing is not Missing.UNKNOWN:
@@ -184,7 +189,7 @@ class GalleryBackends:
 
     def _installable(self, resolved: ResolvedBuild, readings: Readings) -> InstallableBackend:
         build, entry = resolved.build, resolved.entry
-        reading = _reading_of(build, readings)
+        reading = readings.reading_of(build)
         artefact = PullArtefact(
             uris=candidates(build), sha256=build.sha256, verification=dict(reading.source.verification)
         )
@@ -192,7 +197,7 @@ class GalleryBackends:
         pointer = Metadata(
             meta_backend_for=resolved.key,
             name=entry.name,
-            gallery_url=_url_of(_reading_of(entry, readings)),
+            gallery_url=_url_of(readings.reading_of(entry)),
             version=build.version,
             corral=Provenance(gallery=entry.gallery),
         )
@@ -209,10 +214,6 @@ class GalleryBackends:
             meta=pointer if entry.is_meta else None,
             key=resolved.key,
         )
-
-
-def _reading_of(entry: GalleryEntry, readings: Readings) -> GalleryReading:
-    return next(reading for reading in readings.readings if reading.source.name == entry.gallery)
 
 
 def _url_of(reading: GalleryReading) -> str:

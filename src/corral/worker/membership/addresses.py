@@ -14,7 +14,7 @@ LocalAI's workers listen on every interface in all cases but the first.
 """
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 import msgspec
@@ -28,6 +28,9 @@ DEFAULT_BASE_PORT: Final = 50051
 HIGHEST_PORT: Final = 65535
 
 _HOST_PORT = re.compile(r"(?:\[(?P<bracketed>[^\[\]]*)\]|(?P<plain>[^\[\]:]*)):(?P<port>[0-9]{1,5})")
+_HOST = re.compile(r"\[[0-9A-Fa-f:.%\w]+\]|[\w.-]+", re.ASCII)
+_USUAL_ADDRESS: Final = f"0.0.0.0:{DEFAULT_BASE_PORT}"
+_PORTLESS = re.compile(f"(?:{_HOST.pattern}):", re.ASCII)
 _WILDCARDS = frozenset({"", "0.0.0.0", "::"})  # noqa: S104 - recognised, not bound
 
 
@@ -35,7 +38,7 @@ def _read_address(text: str) -> str:
     host, _, port = text.strip().rpartition(":")
     if not re.fullmatch(r"[0-9]{1,5}", port) or not 1 <= int(port) <= HIGHEST_PORT:
         raise ValueError(text)
-    if not re.fullmatch(r"(\[[0-9A-Fa-f:.%\w]+\]|[\w.-]*)", host, re.ASCII):
+    if host and not _HOST.fullmatch(host):
         raise ValueError(text)
     return f"{host}:{port}"
 
@@ -45,6 +48,21 @@ ADDRESS: Final = SettingKind(
     allowed="HOST:PORT, such as 10.0.0.5:50051 or [fd00::5]:50051",
     read=_read_address,
 )
+
+
+def _salvage_host(text: str) -> tuple[str, str]:
+    """Take a host without a port; `decide` adds one. LocalAI's worker passes the host on as it is, and then most
+    frontends cannot reach its backends."""
+    host = text.strip().removesuffix(":")
+    try:
+        host = f"[{host}]" if ipaddress.ip_address(host).version == 6 else host
+    except ValueError:
+        if not _HOST.fullmatch(host):
+            raise
+    return f"{host}:", f"{text!r} has no port; the base port is added"
+
+
+ADVERTISED: Final = replace(ADDRESS, salvage=_salvage_host)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,10 +86,10 @@ class AddressConfig:
         name="serve_address",
         aliases=("LOCALAI_SERVE_ADDR",),
         forgives_aliases=True,
-        default="0.0.0.0:50051",
+        default=_USUAL_ADDRESS,
     )
     advertise_addr: str = setting(
-        ADDRESS,
+        ADVERTISED,
         """Address that the frontend gets, where it differs from the one above. One on loopback is the only one
         that is listened on then.""",
         name="advertise_address",
@@ -99,8 +117,9 @@ class AddressConfig:
     grpc_max_port: int = setting(
         ANY_WHOLE,
         """Highest port for backends. 0, or anything below the base port or above 65535, means 65535, as in LocalAI.
-        Between the base port and this one, ports that the kernel gives to outgoing connections are left out, unless no
-        others are there: with all defaults on Linux backends have 61000 to 65535.""",
+        Where an address names the base port, backends have the free ports from there on, as LocalAI's. Otherwise those
+        that the kernel gives to outgoing connections are left out, unless no others are there: with all defaults on
+        Linux backends have 61000 to 65535.""",
         name="max_port",
         aliases=("LOCALAI_GRPC_MAX_PORT",),
         default=0,
@@ -122,6 +141,8 @@ class Addresses(msgspec.Struct, frozen=True, kw_only=True):
 
     base_port: int
     """Port of the first backend."""
+    is_base_stated: bool = False
+    """Somebody chose the base port, and may have opened or mapped the ports from there on."""
     max_port: int
     advertise: str
     backend_bind: str
@@ -133,8 +154,11 @@ class Addresses(msgspec.Struct, frozen=True, kw_only=True):
 def decide(config: AddressConfig, hostname: str) -> Addresses:
     """Apply all the rules; SettingInvalid names the setting that cannot be used."""
     base = base_port(config.addr, config.serve_addr)
+    if _PORTLESS.fullmatch(config.advertise_addr):
+        config = replace(config, advertise_addr=f"{config.advertise_addr}{base}")
     return Addresses(
         base_port=base,
+        is_base_stated=parse_host_port(config.addr) is not None or config.serve_addr != _USUAL_ADDRESS,
         max_port=max_port(config.grpc_max_port, base),
         advertise=advertise_address(config, hostname),
         backend_bind=_listening_host(config.advertise_addr, config),

@@ -35,6 +35,10 @@ RENEWED_AFTER: Final = 0.75
 _SOON_SECONDS: Final = 300.0
 """A new request within this time means that the last credentials did not help."""
 
+NO_LOGIN: Final = (
+    "commands do not reach this worker: its frontend gave it no NATS user, and without a login it must not connect "
+    "(nats_require_auth); it asks again. CORRAL_NATS_JWT and CORRAL_NATS_SEED set one, or CORRAL_NATS_URL with a login"
+)
 NO_SERVER: Final = (
     "commands do not reach this worker: its frontend names no NATS server, and nats_url (CORRAL_NATS_URL) is not set"
 )
@@ -143,15 +147,17 @@ class NatsUser:
     """The user of this moment, where it logs in, and when another one is needed.
 
     A JWT of the settings is used in any case. A login in the URL of the settings is used until a frontend makes a user
-    for this node; without one nothing connects before the frontend has answered.
+    for this node; without one nothing connects before the frontend has answered, and with `needs_login` before
+    it has made a user.
     """
 
-    def __init__(self, clock: Clock, *, backoff: Backoff, settings: BusConfig) -> None:
+    def __init__(self, clock: Clock, *, backoff: Backoff, settings: BusConfig, needs_login: bool = False) -> None:
         self._clock = clock
         self._backoff = backoff
         self._configured = settings.url
         self._is_wanted = not settings.jwt
         self._has_login = not self._is_wanted or names_login(settings.url)
+        self._needs_user = needs_login and not self._has_login
         self._user: UserJwt | None = None
         self._member: AcceptedRegistration | None = None
         self._servers, self._authorities = self.first_url, ""
@@ -218,7 +224,7 @@ class NatsUser:
         servers = self._servers_for(member)
         # A login of the settings came with its own way to check the server.
         authorities = member.nats_authorities if servers and not self._has_login else ""
-        self._note_problem("" if servers or member.waits_for_nats_user else NO_SERVER)
+        self._note_problem(self._why_nowhere(member) if not servers else "")
         if (servers, authorities) == (self._servers, self._authorities):
             return False
         try:
@@ -231,6 +237,15 @@ class NatsUser:
         self._servers, self._authorities = servers, authorities
         return True
 
+    def _why_nowhere(self, member: AcceptedRegistration) -> str:
+        if member.waits_for_nats_user:
+            return ""
+        return NO_LOGIN if self._lacks_user else NO_SERVER
+
+    @property
+    def _lacks_user(self) -> bool:
+        return self._needs_user and self._user is None
+
     def _note_problem(self, problem: str) -> None:
         if problem and problem != self._problem:
             log.warning("%s", problem, extra={"event": "nats.unusable"})
@@ -239,6 +254,8 @@ class NatsUser:
     def _servers_for(self, member: AcceptedRegistration) -> str:
         if member.waits_for_nats_user and self._is_wanted and not self._has_login:
             return ""  # nobody there knows us yet
+        if self._lacks_user:
+            return ""
         return self._configured or member.nats_urls
 
     def note_status(self, status: str) -> None:
@@ -256,7 +273,10 @@ class NatsUser:
             await self._approved.wait()
             self._approved.clear()
             return
-        await first_done(self._until_refused(link), self._until_old())
+        if self._lacks_user:
+            await self._clock.sleep(self._backoff.delay(1).total_seconds())
+        else:
+            await first_done(self._until_refused(link), self._until_old())
         since = self._clock.monotonic() - self._asked_at
         self._repeated = self._repeated + 1 if since < _SOON_SECONDS else 0
         if self._repeated:

@@ -33,7 +33,7 @@ from corral.worker.membership.addresses import Addresses, HostPort, parse_host_p
 from corral.worker.membership.frontend_client import error_text
 from corral.worker.membership.pinned_fleet import PinnedFleet
 from corral.worker.membership.trust import OtherFleet, TlsCheck
-from corral.worker.processes.ports import can_listen, ephemeral_ports, usable_ranges
+from corral.worker.processes.ports import can_listen, ephemeral_ports, ranges_of
 
 _MAX_ANSWER: Final = 64 * 1024
 _WORD: Final = 64
@@ -207,7 +207,7 @@ class JoinChecks:
         if has_tls:
             return doors
         base = parse_host_port(places.advertise)
-        ranges = usable_ranges(places.base_port, places.max_port, ephemeral_ports())
+        ranges = ranges_of(places, ephemeral_ports())
         free = (port for ports in reversed(ranges) for port in reversed(ports) if can_listen(places.backend_bind, port))
         port = next(free, None)
         if base is not None and base.host and port is not None:

@@ -1,6 +1,7 @@
 """Joining a frontend: what the worker says of itself, how long it retries, and whether it is a member."""
 
 import logging
+import math
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Final, NamedTuple, Protocol
@@ -35,6 +36,7 @@ from corral.worker.membership.trust import OtherFleet
 log = logging.getLogger(__name__)
 
 WRONG_TOKEN: Final = frozenset({401, 403})
+_MAY_PASS: Final = WRONG_TOKEN | {404}
 _PATIENCE: Final = timedelta(seconds=30)
 """A frontend that starts together with its workers needs some of it."""
 
@@ -250,14 +252,14 @@ class Registrar:
         gauge: Gauge,
         clock: Clock,
         backoff: Backoff,
-        token_attempts: int,
+        refusal_patience: timedelta,
     ) -> None:
         self._frontend = frontend
         self._profile = profile
         self._gauge = gauge
         self._clock = clock
         self._backoff = backoff
-        self._token_attempts = token_attempts
+        self._refusal_patience = refusal_patience
         self._was_admitted = profile.was_admitted
         self._has_joined = False
         self._outage = Outage(log, clock, event="registration", subject="registration", patience=_PATIENCE)
@@ -270,16 +272,20 @@ class Registrar:
         """A later registration, after the frontend forgot us. Never gives up."""
         return await self._until_accepted(lambda *_: None)
 
-    async def _until_accepted(self, give_up: Callable[[PeerRefused | OtherFleet, int], None]) -> AcceptedRegistration:
-        """Try again and again. `give_up` gets each refusal, with their number so far, and may raise."""
-        refusals = attempt = 0
+    async def _until_accepted(
+        self, give_up: Callable[[PeerRefused | OtherFleet, timedelta], None]
+    ) -> AcceptedRegistration:
+        """Try again and again. `give_up` gets each refusal, with the time since the first one, and may raise."""
+        refused_at: float | None = None
+        attempt = 0
         while True:
             try:
                 return await self.attempt()
             except (PeerUnavailable, PeerRefused) as error:
                 if isinstance(error, PeerRefused | OtherFleet):
-                    refusals += 1
-                    give_up(error, refusals)
+                    now = self._clock.monotonic()
+                    refused_at = now if refused_at is None else refused_at
+                    give_up(error, timedelta(seconds=now - refused_at))
                 self._outage.failed(error.message)
             attempt += 1
             await self._clock.sleep(self._backoff.delay(attempt).total_seconds())
@@ -329,7 +335,7 @@ class Registrar:
             except PeerRefused:
                 raise refused from None
 
-    def _give_up_if_final(self, error: PeerRefused | OtherFleet, refusals: int) -> None:
+    def _give_up_if_final(self, error: PeerRefused | OtherFleet, waited: timedelta) -> None:
         if isinstance(error, OtherFleet):
             raise AccessDenied(error.message) from error
         if error.status in WRONG_TOKEN and self._profile.has_code:
@@ -340,15 +346,23 @@ class Registrar:
             raise AccessDenied(
                 f"{error.message}: {problem}. {ways} --code-descriptor, or set CORRAL_JOIN_CODE"
             ) from error
-        if error.status == 404:
-            raise PeerRefused(
-                f"{error.message}; the URL must lead to a frontend, and a LocalAI one must run in distributed mode",
-                status=error.status,
-            ) from error
-        if error.status not in WRONG_TOKEN:
+        if error.status not in _MAY_PASS:
             raise error
-        if refusals >= self._token_attempts:
-            raise AccessDenied(
-                f"{error.message}; check the registration token (LOCALAI_REGISTRATION_TOKEN or "
-                "CORRAL_REGISTRATION_TOKEN): it must be the frontend's"
-            ) from error
+        if waited >= self._refusal_patience:
+            raise _final(error) from error
+        left = math.ceil((self._refusal_patience - waited) / timedelta(minutes=1))
+        message = "registration is refused, and tried for %d more minutes: %s"
+        log.warning(message, left, _final(error).message, extra={"event": "registration.refused"})
+
+
+def _final(error: PeerRefused) -> AccessDenied | PeerRefused:
+    """The refusal, with what to do about it."""
+    if error.status in WRONG_TOKEN:
+        return AccessDenied(
+            f"{error.message}; check the registration token (LOCALAI_REGISTRATION_TOKEN or "
+            "CORRAL_REGISTRATION_TOKEN): it must be the frontend's"
+        )
+    return PeerRefused(
+        f"{error.message}; the URL must lead to a frontend, and a LocalAI one must run in distributed mode",
+        status=error.status,
+    )

@@ -10,7 +10,7 @@ from typing import Final
 
 from corral.base.clock import Clock
 from corral.base.errors import CorralError
-from corral.worker.membership.addresses import parse_host_port
+from corral.worker.membership.addresses import Addresses, parse_host_port
 
 QUARANTINE: Final = timedelta(seconds=15)
 """How long a port stays unused after its process ended, so that calls to the old process do not reach a new one."""
@@ -84,6 +84,14 @@ class Ports:
 
     def _age(self, port: int) -> float:
         return self._clock.monotonic() - self._released[port][1]
+
+
+def ranges_of(places: Addresses, ephemeral: range) -> list[range]:
+    """Return the ports for backends, in order. From a base port that somebody chose all of them are used, as LocalAI's
+    worker does: those that a container maps begin there, also in the range for outgoing connections."""
+    if places.is_base_stated:
+        return [range(places.base_port, places.max_port + 1)]
+    return usable_ranges(places.base_port, places.max_port, ephemeral)
 
 
 def usable_ranges(first: int, last: int, ephemeral: range) -> list[range]:

@@ -210,6 +210,8 @@ class BackendProcess:
         self._stop = asyncio.Event()
         self._force = asyncio.Event()
         self._last_problem = ""
+        self._is_held = False
+        """Whether it may only use the files on a list."""
         self.freed = False
         """The model was freed before the process ended."""
         self.not_freed = ""
@@ -244,11 +246,14 @@ class BackendProcess:
         """The whole life. Cancelling kills. `started` gets the number of the process as soon as there is one; `confine`
         prepares its surroundings and says what it gives up."""
         try:
-            async with start_process(self._command(await confine())) as process:
+            order = await confine()
+            self._is_held = order is not None and b'"landlock"' in order
+            async with start_process(self._command(order)) as process:
                 self.pid = process.pid
                 await started(process.pid)
                 ending = await self._live(process)
         except ChildFailed as error:
+            error = self._explained(error)
             ending = Ending(reason=error.message, is_expected=False)
             self._settle(error)
         finally:
@@ -340,11 +345,27 @@ class BackendProcess:
         lines = [f"{problem}. Last stderr:", *tail, *([f"({detail})"] if detail else [])]
         return ChildFailed("\n".join(lines), child=str(self.launch.key), tail=tail)
 
+    def _explained(self, error: ChildFailed) -> ChildFailed:
+        """Say which setting to look at, if confinement may be why a file could not be used."""
+        if not self._is_held or not looks_denied(error.message):
+            return error
+        hint = (
+            "(a file could not be used. If the backend needs files outside of its directory, name them in the worker's "
+            "setting backend_read_paths (CORRAL_BACKEND_READ_PATHS), or exempt the backend: "
+            f"corral backends confine {self.launch.home.name} --off --reason TEXT)"
+        )
+        return ChildFailed(f"{error.message}\n{hint}", **error.fields)
+
     def _tail(self) -> list[str]:
         """The last errors of this process, not of an earlier one with the same key."""
         self._stdout.end()
         self._stderr.end()
         return self._stderr.tail
+
+
+def looks_denied(message: str) -> bool:
+    """Whether a failed start says that a file may not be read or run: in words, or as a shell does by its exit code."""
+    return "permission denied" in message.lower() or message.endswith(("(exit code 126)", "(exit code 127)"))
 
 
 def _exit_of(process: ChildProcess) -> str:

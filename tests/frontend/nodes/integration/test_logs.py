@@ -104,3 +104,26 @@ async def test_a_worker_that_cannot_be_asked(frontend: Frontend, address: str) -
 async def test_a_node_that_there_is_not(frontend: Frontend) -> None:
     answer = await frontend.call("GET", "/api/nodes/nobody/backend-logs")
     assert (answer.status, answer.json()["error"]["message"]) == (404, "node not found")
+
+
+async def test_a_worker_without_logs_may_say_null(frontend: Frontend) -> None:
+    """As Go writes an empty list."""
+
+    async def answer(_: web.BaseRequest) -> web.Response:
+        return web.Response(body=b"null", content_type="application/json")
+
+    async with RawTestServer(answer) as node:
+        node_id = await joined(frontend, f"127.0.0.1:{node.port}")
+        names = await frontend.call("GET", f"/api/v1/nodes/{node_id}/logs")
+        lines = await frontend.call("GET", f"/api/v1/nodes/{node_id}/logs/m")
+
+    assert (names.status, names.json()) == (200, [])
+    assert (lines.status, lines.json()["items"]) == (200, [])
+
+
+async def test_a_pending_localai_worker_that_asks_again_begins_no_new_life(frontend: Frontend) -> None:
+    first = await registered(frontend, "127.0.0.1:2")
+    for _ in range(3):
+        assert await registered(frontend, "127.0.0.1:2") == first
+    events = (await frontend.call("GET", "/api/v1/events")).json()
+    assert [event["kind"] for event in events].count("node.reregistered") == 0

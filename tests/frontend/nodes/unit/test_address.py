@@ -72,3 +72,23 @@ def test_workers_list_their_processes_by_loopback_addresses() -> None:
     assert node.has_own_address("[::1]:7000")
     assert node.has_own_address("10.0.0.5:7000")
     assert not node.has_own_address("10.0.0.6:7000")
+
+
+@pytest.mark.parametrize(
+    ("registered", "told", "dialled"),
+    [
+        ("worker-1", "127.0.0.1:50051", "worker-1:50051"),
+        ("10.0.0.5", "localhost:50052", "10.0.0.5:50052"),
+        ("[fd00::5]", "[::1]:50051", "[fd00::5]:50051"),
+        ("worker-1:50051", "worker-1:50052", "worker-1:50052"),
+        ("worker-1:50051", "127.0.0.1:50051", None),
+        ("worker-1", "10.0.0.9:50051", None),
+        ("worker-1", "127.0.0.1:0", None),
+        ("worker-1", "127.0.0.1:99999", None),
+        ("worker-1/x@y", "127.0.0.1:50051", None),
+    ],
+)
+def test_loopback_stands_for_the_host_of_a_node_that_registered_without_a_port(
+    registered: str, told: str, dialled: str | None
+) -> None:
+    assert contact(registered).dialled(told) == dialled

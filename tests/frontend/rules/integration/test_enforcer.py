@@ -421,6 +421,9 @@ class Galleries:
     async def catalogue(self) -> BackendCatalogue | None:
         return self.content
 
+    async def rechecked(self) -> BackendCatalogue | None:
+        return await self.catalogue()
+
     async def newest(self) -> BackendCatalogue | None:
         return self.content
 

@@ -203,6 +203,13 @@ def is_new_life(node: Node, registration: Registration) -> bool:
     return registration.incarnation != node.facts.incarnation
 
 
+def is_still_waiting(node: Node, registration: Registration) -> bool:
+    """Does a pending worker, which is told nothing until somebody approves it, only ask again? LocalAI's do it up to a
+    hundred times where they need a NATS user."""
+    told = (registration.type, registration.address, registration.http_address)
+    return node.facts.approved_at is None and told == (node.type, node.address, node.http_address)
+
+
 def is_renewal(node: Node, registration: Registration, at: datetime, lifetime: timedelta | None) -> bool:
     """Does LocalAI's worker, which tells no life, register only because its NATS user of this lifetime runs out?
 

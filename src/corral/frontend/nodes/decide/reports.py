@@ -13,6 +13,7 @@ from corral.wire.registration import Feature
 
 _HOST_PORT: Final = r"(?:\[(?P<bracketed>[0-9A-Fa-f:.]+)\]|(?P<plain>[^\[\]:/@?#\\\s]*)):(?P<port>[0-9]{1,5})"
 _ADDRESS: Final = re.compile(_HOST_PORT)
+_PORTLESS: Final = re.compile(r"\[[0-9A-Fa-f:.]+\]|[^\[\]:/@?#\\\s]+")
 _URL: Final = re.compile(rf"https?://{_HOST_PORT}(?:/[A-Za-z0-9._~/-]*)?")
 _LOCAL_NAMES: Final = frozenset({"", "localhost"})
 _LARGEST_PORT: Final = 65535
@@ -34,15 +35,24 @@ class NodeContact(msgspec.Struct, frozen=True, kw_only=True):
         """Whether this `host:port` is on the node's registered host."""
         return _is_on(_ADDRESS.fullmatch(address), self.address)
 
+    def dialled(self, address: str) -> str | None:
+        """The `host:port` to dial for an address that the node answers with; None if it is not on the node's host.
+
+        A LocalAI worker that was told to advertise a host without a port answers with loopback and the port.
+        """
+        if self.has_address(address):
+            return address
+        match, host = _ADDRESS.fullmatch(address), _PORTLESS.fullmatch(self.address.strip())
+        if match is None or host is None or not _is_loopback(match):
+            return None
+        return f"{self.address.strip()}:{match['port']}"
+
     def has_own_address(self, address: str) -> bool:
         """Whether it is on that host, or on loopback as workers list their processes: nobody may dial the latter."""
         if self.has_address(address):
             return True
         match = _ADDRESS.fullmatch(address)
-        try:
-            return match is not None and ipaddress.ip_address(_host(match)).is_loopback
-        except ValueError:
-            return False
+        return match is not None and _is_loopback(match)
 
     def has_url(self, url: str) -> bool:
         """Whether this is a plain HTTP URL with a port on the node's registered host."""
@@ -66,6 +76,13 @@ def _is_on(match: re.Match[str] | None, registered: str) -> bool:
         return False
     node_address = _ADDRESS.fullmatch(registered)
     return node_address is not None and _host(match) == _host(node_address)
+
+
+def _is_loopback(match: re.Match[str]) -> bool:
+    try:
+        return 1 <= int(match["port"]) <= _LARGEST_PORT and ipaddress.ip_address(_host(match)).is_loopback
+    except ValueError:
+        return False
 
 
 def _host(match: re.Match[str]) -> str:

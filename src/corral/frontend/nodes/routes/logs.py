@@ -28,14 +28,14 @@ _USUAL_LINES = WantedLines().lines
 
 
 async def list_names(context: AdminContext, request: Request, caller: Caller) -> Response:
-    return answer(_decoded(await context.nodes.logs.names(node_id_of(request)), list[str]))
+    return answer(_items(await context.nodes.logs.names(node_id_of(request)), str))
 
 
 async def read_log(context: AdminContext, request: Request, caller: Caller) -> Response:
     lines_asked = _wanted(context, request)
     node_id, model = node_id_of(request), request.path_params["model"]
     if not read_switch(request.query_params, "follow"):
-        lines = _decoded(await context.nodes.logs.lines(node_id, model), list[LogLine])
+        lines = _items(await context.nodes.logs.lines(node_id, model), LogLine)
         return answer(LogPage(items=LogTail(lines_asked).page(lines)))
     await context.nodes.following.check(node_id)
     events = _events(context.nodes.following.frames(node_id, model, lines_asked))
@@ -84,11 +84,11 @@ def _since(query: QueryParams, now: datetime) -> datetime | None:
         raise InvalidInput("since", problem) from error
 
 
-def _decoded(reply: WorkerAnswer, kind: type[T]) -> T:
+def _items(reply: WorkerAnswer, kind: type[T]) -> list[T]:
     if reply.status != 200:
         raise WorkerUnreachable(f"the worker answered {reply.status}")
     try:
-        return msgspec.json.decode(reply.body, type=kind)
+        return msgspec.json.decode(reply.body, type=list[kind] | None) or []  # type: ignore[valid-type]
     except msgspec.MsgspecError as error:
         raise WorkerUnreachable("the worker sent what is no log") from error
 

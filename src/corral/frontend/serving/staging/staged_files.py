@@ -22,6 +22,7 @@ from corral.base.errors import CorralError
 from corral.base.http_client import HttpFailed, asked, open_session, read_body
 from corral.base.ids import NodeId
 from corral.frontend.models.catalogue import Models
+from corral.frontend.models.decide.folders import folder_of
 from corral.frontend.models.local_files import LocalFile, LocalFiles
 from corral.frontend.nodes.client import NodeClient, NodeContacts, NodeRefused, NodeTokens, WorkerUnreachable
 from corral.frontend.nodes.doors import NodeDoors
@@ -31,7 +32,6 @@ from corral.frontend.operations.store.intents import Intents
 from corral.frontend.record.decide import Event, EventKind
 from corral.frontend.record.store import Events
 from corral.frontend.serving.decide.load_job import LoadState
-from corral.frontend.serving.staging.decide.paths import folder_of
 from corral.frontend.serving.staging.decide.sources import StagingPolicy
 from corral.frontend.serving.staging.decide.staged import (
     MOST_RECORDED,

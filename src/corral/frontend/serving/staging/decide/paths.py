@@ -11,6 +11,7 @@ from pathlib import PurePath
 from typing import Final
 
 from corral.base import config_fields as fields
+from corral.frontend.models.decide.folders import folder_of
 
 _PATHS: Final = ("ModelFile", "MMProj", "LoraAdapter", "DraftModel", "CLIPModel", "Tokenizer", "AudioPath", "LoraBase")
 _LISTS: Final = ("LoraAdapters",)
@@ -81,14 +82,6 @@ def shared_key(path: str) -> str:
 def own_key(model: str, path: str) -> str:
     """Where a file is brought to for a model."""
     return f"{_AREA}/{folder_of(model)}/{path}"
-
-
-def folder_of(model: str) -> str:
-    """The name of the model, unless no clean path can hold it."""
-    parts = model.split("/")
-    if all(part not in ("", ".", "..") for part in parts) and len(model.encode(errors="replace")) <= 200:
-        return model
-    return f"model-{hashlib.sha256(model.encode(errors='replace')).hexdigest()[:16]}"
 
 
 def base_of(remote: str, path: str) -> PurePath | None:
