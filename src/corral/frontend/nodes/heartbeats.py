@@ -63,23 +63,9 @@ class Heartbeats:
         self._hardware = HardwareNews()
         self._queue: list[_WaitingHeartbeat] = []
         self._arrived = asyncio.Event()
-        self._senders: dict[NodeId, str | None] = {}
-        """The hash of the secret that the last heartbeat of each node was held against; None: it has no secret."""
         self.taken = 0
         self.on_stored: list[Callable[[Iterable[Node]], None]] = []
         """Called with the nodes whose heartbeats were stored here, as they are after them."""
-
-    async def expect(self, node_id: NodeId, claim: Claim) -> None:
-        """Return when the caller may speak for the node, so that its body is worth reading. NotFound and AccessDenied
-        say why it may not.
-
-        What fitted last time is remembered, so that this costs a living node no look at the database. `beat` looks.
-        """
-        if node_id in self._senders and await claim.fits(self._senders[node_id]):
-            return
-        nodes_by_id = await self._nodes.load_many({node_id})
-        if (refusal := await _refusal(claim, nodes_by_id.get(node_id))) is not None:
-            raise refusal
 
     async def beat(self, node_id: NodeId, claim: Claim, read: Callable[[], Heartbeat]) -> Node:
         """Store one heartbeat. NotFound and AccessDenied say why it was not taken: then its body is not even parsed,
@@ -125,14 +111,12 @@ class Heartbeats:
 
     async def _accepts(self, waiting: _WaitingHeartbeat, nodes_by_id: dict[NodeId, Node]) -> bool:
         node = nodes_by_id.get(waiting.node_id)
-        refusal = await _refusal(waiting.claim, node)
-        if node is not None and refusal is None:
-            self._senders[node.id] = node.secret_hash
+        if node is not None and await waiting.claim.fits(node.secret_hash):
             return True
-        if node is None:
-            self._senders.pop(waiting.node_id, None)
-        if refusal is not None:
-            _refuse(waiting, refusal)
+        if node is None and await waiting.claim.may_ask():
+            _refuse(waiting, NotFound("node not found"))
+        else:
+            _refuse(waiting, AccessDenied("invalid registration token"))
         return False
 
     async def _store(self, accepted: Sequence[_WaitingHeartbeat], nodes_by_id: dict[NodeId, Node]) -> None:
@@ -180,15 +164,6 @@ class Heartbeats:
         log.warning("a node reports other hardware", extra={**details, "changed": list(difference.after)})
         data = {"name": node.name, "before": dict(difference.before), "after": dict(difference.after)}
         return Event(kind=EventKind.NODE_CHANGED, at=now, actor=BY_WORKER, node_id=node.id, data=data)
-
-
-async def _refusal(claim: Claim, node: Node | None) -> CorralError | None:
-    """Why a caller may not speak for a node; None when it may."""
-    if node is not None and await claim.fits(node.secret_hash):
-        return None
-    if node is None and await claim.may_ask():
-        return NotFound("node not found")
-    return AccessDenied("invalid registration token")
 
 
 def _refuse(waiting: _WaitingHeartbeat, error: Exception) -> None:

@@ -173,12 +173,10 @@ def _corral_welcome(context: AdminContext) -> CorralWelcome:
 
 
 async def heartbeat(context: AdminContext, request: Request, caller: Caller) -> Response:
-    node_id, claim = node_id_of(request), _claim(caller)
+    body = await read_body(request, context.config.max_body, at_most=HEARTBEAT.max_body)
+    read = cache(partial(read_heartbeat, body, context.clock.now()))
     try:
-        await context.nodes.heartbeats.expect(node_id, claim)
-        body = await read_body(request, context.config.max_body, at_most=HEARTBEAT.max_body)
-        read = cache(partial(read_heartbeat, body, context.clock.now()))
-        node = await context.nodes.heartbeats.beat(node_id, claim, read)
+        node = await context.nodes.heartbeats.beat(node_id_of(request), _claim(caller), read)
     except AccessDenied:
         return _denied()
     except NotFound:
