@@ -1,7 +1,6 @@
 """Users of nodes on a NATS server of one's own, over real processes: they come with approval and end with the node."""
 
 import asyncio
-import shutil
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -105,8 +104,10 @@ async def test_a_removed_node_is_off_nats_within_a_second_and_does_not_come_back
     assert heard == []
 
 
-async def test_a_new_account_ends_all_users_of_the_old_one_and_nodes_come_back_by_themselves(fleet: Fleet) -> None:
-    """As the guide to lost keys has it: the files of the keys are deleted, server and frontends start again."""
+async def test_a_new_account_ends_all_users_of_the_old_one_and_nodes_come_back_by_themselves(
+    fleet: Fleet, corral: Any
+) -> None:
+    """As the guide to lost keys has it: the command makes new keys, server and frontends start again."""
     frontend, folder, thief = fleet.frontend, fleet.folder / "nats", NodeId((await fleet.register("stolen"))["id"])
     await frontend.approve(thief)
     user = await fleet.register("stolen")
@@ -117,10 +118,9 @@ async def test_a_new_account_ends_all_users_of_the_old_one_and_nodes_come_back_b
 
         await frontend.stop()
         await fleet.nats.stop()
-        for name in ("authority.json", "system.creds"):
-            (folder / name).unlink()
-        shutil.rmtree(folder / "accounts")
-        write_for_own_server(folder)
+        done = await asyncio.to_thread(corral, "keys", "rotate-nats", str(folder))
+        assert done.returncode == 0, done.stderr
+        assert f"Give {folder / 'logins.conf'} to the servers" in done.stdout
         async with NatsServer(folder, port=fleet.nats.port) as nats:
             for name, value in nats.frontend_environment.items():
                 frontend.set_variable(name, value)

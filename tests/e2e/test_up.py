@@ -22,6 +22,8 @@ from typing import Any
 import click
 import pytest
 
+from corral.bus.authority import Authority
+from corral.processes.exit_codes import ExitCode
 from corral.processes.up_children import STEP
 from tests.kit.ports import lasting_port, lasting_range
 from tests.kit.waiting import wait_until
@@ -303,6 +305,37 @@ def test_a_killed_up_leaves_nothing_and_starts_again_with_the_same_nodes_and_key
     assert second["nats_url"] == first["nats_url"]
     assert {name: (node["id"], node["address"]) for name, node in again.nodes().items()} == nodes
     assert again.output.count("readable only by you") == 1
+
+
+def test_a_new_nats_account_is_made_while_it_is_stopped_and_ends_all_users_of_the_old_one(start_up: Any) -> None:
+    up = start_up("--workers", "1")
+    up.until_ready()
+    up.until_healthy("worker-1")
+    node = up.nodes()["worker-1"]["id"]
+    folder = up.data / "nats"
+    keys = (folder / "authority.json").read_text()
+
+    refused = up.corral("keys", "rotate-nats")
+    assert (refused.returncode, (folder / "authority.json").read_text()) == (ExitCode.IN_USE, keys)
+    assert "stop it first, with `corral down`" in refused.stderr
+
+    assert up.stop(signal.SIGTERM) == 0
+    old = Authority.load_or_create(folder)
+    done = up.corral("keys", "rotate-nats")
+    assert done.returncode == 0, done.stderr
+    assert "Start `corral up` again" in done.stdout
+    new = Authority.load_or_create(folder)
+    assert not {old.account_seed, old.operator_seed} & {new.account_seed, new.operator_seed}
+    kept = b"".join(path.read_bytes() for path in folder.rglob("*") if path.is_file())
+    assert old.account_seed.encode() not in kept
+    assert not (folder / "accounts" / f"{old.account}.jwt").exists()
+    assert {stat.S_IMODE((folder / name).stat().st_mode) for name in ("authority.json", "system.creds")} == {0o600}
+
+    again = start_up("--workers", "1")
+    again.until_ready()
+    again.until_healthy("worker-1")
+    assert again.nodes()["worker-1"]["id"] == node
+    wait_until(lambda: again.api("GET", f"/api/nodes/{node}/backends").status == 200, "the node to answer on NATS")
 
 
 def test_without_workers_it_is_ready_with_frontend_and_nats_and_replaces_lost_credentials(start_up: Any) -> None:

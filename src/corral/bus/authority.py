@@ -4,6 +4,7 @@ Made at the first start and kept in the server's private folder. The server's ow
 its resolver's folder: what is revoked there stays revoked when the server starts again.
 """
 
+import shutil
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Final, Self
 import msgspec
 
 from corral.base.errors import PathNotUsable
-from corral.base.private_files import make_private_directory, read_private, write_private
+from corral.base.private_files import is_there, make_private_directory, read_private, write_private
 from corral.base.unreadable_json import UNREADABLE_JSON
 from corral.base.values import PartlyPrinted
 
@@ -111,6 +112,25 @@ resolver_preload {{
     lines = [f"{name}={value}" for name, value in authority.frontend_environment.items()]
     write_private(settings, ("\n".join(lines) + "\n").encode())
     return logins, settings
+
+
+def has_keys(directory: Path) -> bool:
+    """Whether there is a file of keys, whole or damaged."""
+    return is_there(directory / KEYS_FILE)
+
+
+def replace_keys(directory: Path) -> Authority:
+    """Make a new operator and new accounts in place of those that are there, of which nothing is kept.
+
+    Servers and frontends go on with the old ones until they start again. The keys are replaced first: the server's own
+    copies of claims say who was shut out, and without them the old account would let those in. Broken off after that,
+    what is left of the old account is no use to anybody, since the new operator has not signed it.
+    """
+    write_private(directory / KEYS_FILE, msgspec.json.encode(_new_keys()))
+    accounts = directory / RESOLVER_FOLDER
+    if accounts.exists():
+        shutil.rmtree(accounts)
+    return Authority.load_or_create(directory)
 
 
 def _new_keys() -> _AuthorityKeys:

@@ -1,5 +1,6 @@
 """`corral keys`: a key is shown once, and only where it belongs."""
 
+import stat
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import pytest
 from corral.base.errors import Conflict, NotFound
 from corral.cli.access import keys as keys_command
 from corral.cli.access.keys import choose_key
+from corral.processes.exit_codes import ExitCode
 from corral.processes.up_file import UpFile, UpKeys, UpPids, write_up_file
 from corral.wire.keys import CreatedKey, KeyView
 
@@ -145,3 +147,28 @@ class TestResetBesideAFleet:
         outcome = corral("keys", "reset-admin", "--data", str(data))
         assert outcome.code == 0
         assert f"{frontend.url} does not accept the new key yet" in outcome.err
+
+
+def test_a_nats_account_that_corral_did_not_make_is_left_to_its_tool(corral: Any, tmp_path: Path) -> None:
+    for words, sentence in (
+        (("--data", str(tmp_path)), f"no `corral up` has made a NATS account in {tmp_path / 'nats'}"),
+        ((str(tmp_path),), f"`corral keys nats` has made no keys in {tmp_path}"),
+    ):
+        outcome = corral("keys", "rotate-nats", *words)
+        assert (outcome.code, outcome.out) == (ExitCode.FAILED, "")
+        assert outcome.err.startswith(f"error: {sentence}")
+        assert "CORRAL_NATS_ACCOUNT_SEED" in outcome.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_keys_for_servers_of_ones_own_are_replaced_with_all_files_made_of_them(corral: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "keys"
+    corral("keys", "nats", str(folder))
+    before = {path.name: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+    outcome = corral("keys", "rotate-nats", str(folder))
+
+    after = {path.name: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    assert (outcome.code, len(after)) == (ExitCode.OK, len(before))
+    assert not set(before.values()) & set(after.values())
+    assert {stat.S_IMODE(path.stat().st_mode) for path in folder.rglob("*") if path.is_file()} == {0o600}

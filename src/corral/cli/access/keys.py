@@ -16,6 +16,7 @@ from corral.cli.options import CorralCommand, command_sources, settings_options,
 from corral.cli.output import Column, answer, json_option, plain, print_json, print_table, state_text
 from corral.cli.units import age, duration_text, moment
 from corral.processes.configs import control_config
+from corral.processes.settings import ClientSettings
 from corral.processes.settings_sources import resolve
 from corral.wire.keys import CreatedKey, CreateKey, KeyView, RevokedKey, Scope
 from corral.wire.state_words import Subject
@@ -28,6 +29,10 @@ _OF_THE_DATABASE: Final = frozenset({"data", "database", "secrets_key_file", "cr
 _ACCEPTED_WITHIN: Final = timedelta(seconds=10)
 """How long a running fleet may take to learn of a key that was made in its database."""
 _PAUSE_SECONDS: Final = 0.1
+_OF_ANOTHER_TOOL: Final = (
+    "An account that another tool made is changed with that tool: give the new account to the servers and its seed to"
+    " all frontends (CORRAL_NATS_ACCOUNT_SEED), and start both again"
+)
 
 
 @click.group()
@@ -243,6 +248,60 @@ def nats(directory: Path) -> None:
     logins, settings = write_for_own_server(directory)
     click.echo(f"{logins}  for the NATS servers: include it in their configuration")
     click.echo(f"{settings}  for the frontends: settings that are secret, as is everything beside them")
+
+
+@keys.command("rotate-nats", cls=CorralCommand)
+@click.argument("directory", required=False, type=click.Path(path_type=Path, file_okay=False))
+@json_option
+@settings_options(client=frozenset({"data"}))
+def rotate_nats(directory: Path | None, as_json: bool) -> None:
+    """Make a new NATS account, so that every user of the one before is refused.
+
+    That of `corral up`, which must be stopped, or with DIRECTORY that of `corral keys nats`, whose servers and
+    frontends you stop before and start with the new files. Workers get new users by themselves; nodes and approvals
+    stay. The keys before are deleted.
+    """
+    if directory is None:
+        account, said = _new_account_of_up(resolve(ClientSettings, command_sources()).data)
+    else:
+        account, said = _new_account_of_own_server(directory)
+    answer({"account": account}, said, as_json=as_json)
+
+
+def _new_account_of_up(data: Path) -> tuple[str, str]:
+    """The new account, and what to do next. DataInUse while the fleet runs."""
+    from corral.base.private_files import held
+    from corral.bus.authority import has_keys, replace_keys
+    from corral.processes.up_file import LOCK
+
+    folder = data / "nats"
+    if not has_keys(folder):
+        raise NotFound(
+            f"no `corral up` has made a NATS account in {folder}; name its data directory with --data, or the directory"
+            f" of `corral keys nats` as an argument. {_OF_ANOTHER_TOOL}"
+        )
+    with held(data / LOCK, f"`corral up` runs in {data}; stop it first, with `corral down`, and run this again"):
+        account = replace_keys(folder).account
+    return account, (
+        "The NATS account is a new one; no user of the one before is let in.\n"
+        f"Start `corral up` again: nodes get new users by themselves. Back up {folder}, and delete older copies of it."
+    )
+
+
+def _new_account_of_own_server(directory: Path) -> tuple[str, str]:
+    """The new account, and what the operator of the servers does next."""
+    from corral.bus.authority import RESOLVER_FOLDER, has_keys, replace_keys, write_for_own_server
+
+    if not has_keys(directory):
+        raise NotFound(f"`corral keys nats` has made no keys in {directory}. {_OF_ANOTHER_TOOL}")
+    account = replace_keys(directory.absolute()).account
+    logins, settings = write_for_own_server(directory)
+    return account, (
+        "The NATS account is a new one. The one before is good until servers and frontends start with these files:\n"
+        f"  1. Stop all frontends and NATS servers, and delete the directory {RESOLVER_FOLDER} of each server.\n"
+        f"  2. Give {logins} to the servers and {settings} to the frontends.\n"
+        "  3. Start the servers, then the frontends. Nodes get new users by themselves."
+    )
 
 
 def _tell_up(data: Path, key: str) -> None:
