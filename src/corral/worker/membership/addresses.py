@@ -13,6 +13,7 @@ One rule says who can reach the worker, its HTTP server and its backends alike; 
 LocalAI's workers listen on every interface in all cases but the first.
 """
 
+import ipaddress
 import re
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
