@@ -20,7 +20,7 @@ from corral.frontend.serving.loading.load_jobs import Loads
 from corral.frontend.store.db import Database
 from corral.frontend.store.secrets import Secrets, SecretsKey
 from corral.processes.control import Control, Stores, build_control
-from corral.rpc.errors import LoadFailed
+from corral.rpc.errors import BackendGone, LoadFailed
 from corral.rpc.messages import ModelOptions
 from corral.wire import subjects
 from corral.wire.backends import InstallReply, InstallRequest
@@ -50,6 +50,10 @@ class FakeLoader:
         self.error: str = ""
         self.fails_at: set[str] | None = None
         """Only these addresses fail; None means all."""
+        self.gone = 0
+        """For so many loads nobody serves at the address."""
+        self.missed = asyncio.Event()
+        """Set by the first of them."""
 
     async def load(
         self, address: str, *, token: str, options: ModelOptions, timeout: timedelta, tls: TlsPeer | None
@@ -58,6 +62,10 @@ class FakeLoader:
         self.options.append(list(options.Options))
         self.files.append(options.ModelFile)
         self.told.append(options)
+        if self.gone:
+            self.gone -= 1
+            self.missed.set()
+            raise BackendGone(address)
         if self.error and (self.fails_at is None or address in self.fails_at):
             raise LoadFailed(address, self.error)
 

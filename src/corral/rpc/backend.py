@@ -99,12 +99,18 @@ class Backend:
             raise errors.BackendFailed(self.address, "it says that it is not healthy")
 
     async def load(self, options: ModelOptions, *, timeout: timedelta) -> str:
-        """Load a model, and return the backend's message. A load may go on after its deadline has passed."""
+        """Load a model, and return the backend's message. A load may go on after its deadline has passed.
+
+        Codes and words that mean something else in other calls are only why it failed: a backend without memory answers
+        RESOURCE_EXHAUSTED.
+        """
         if options.Seed <= 0:
             options.Seed = draw_seed()
         try:
             result = await self._call("LoadModel", Result, options, timeout)
-        except (errors.BackendFailed, errors.RequestRefused) as error:
+        except (errors.BackendBusy, errors.BackendGone, errors.TokenRefused):
+            raise
+        except errors.BackendError as error:
             raise errors.LoadFailed(self.address, error.said) from error
         if not result.success:
             raise errors.LoadFailed(self.address, result.message)

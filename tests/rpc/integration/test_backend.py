@@ -34,6 +34,7 @@ class Answers:
     """What a backend on gRPC's own library answers, and when."""
 
     complaint: str = ""
+    complains_with: grpc.StatusCode = grpc.StatusCode.INVALID_ARGUMENT
     go_on: asyncio.Event = field(default_factory=asyncio.Event)
     predicted: list[bytes] = field(default_factory=list)
     loads: list[bytes] = field(default_factory=list)
@@ -55,7 +56,7 @@ class Answers:
         return b"\xff\xff\xff"
 
     async def complain(self, _: bytes, context: Any) -> bytes:
-        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, self.complaint)
+        await context.abort(self.complains_with, self.complaint)
         return b""
 
     async def twice(self, _: bytes, __: Any) -> AsyncIterator[bytes]:
@@ -72,6 +73,7 @@ async def serving(answers: Answers) -> AsyncIterator[Backend]:
         "LoadModel": grpc.unary_unary_rpc_method_handler(answers.load),  # type: ignore[arg-type]
         "Predict": grpc.unary_unary_rpc_method_handler(answers.nonsense),  # type: ignore[arg-type]
         "Embedding": grpc.unary_unary_rpc_method_handler(answers.complain),  # type: ignore[arg-type]
+        "LoadModel": grpc.unary_unary_rpc_method_handler(answers.complain),  # type: ignore[arg-type]
         "TokenizeString": grpc.unary_stream_rpc_method_handler(answers.twice),  # type: ignore[arg-type]
     }
     async with grpc_server("backend.Backend", handlers) as (_, address), Backend(address) as backend:
@@ -170,6 +172,40 @@ async def test_a_long_text_of_an_error_harms_no_other_call(text: str) -> None:
         assert text.startswith(refused.value.said)
         answers.go_on.set()
         assert [part.message async for batch in parts for part in batch] == [b"last"]
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [
+        (grpc.StatusCode.RESOURCE_EXHAUSTED, "out of memory"),
+        (grpc.StatusCode.FAILED_PRECONDITION, "no such file"),
+        (grpc.StatusCode.UNIMPLEMENTED, "this architecture"),
+        (grpc.StatusCode.UNKNOWN, "model not loaded: bad magic"),
+        (grpc.StatusCode.INTERNAL, "unimplemented quantization"),
+        (grpc.StatusCode.NOT_FOUND, "model identity mismatch"),
+    ],
+)
+async def test_a_load_that_a_backend_refuses_has_failed_in_its_own_words(status: grpc.StatusCode, words: str) -> None:
+    async with serving(Answers(complaint=words, complains_with=status)) as backend:
+        with pytest.raises(errors.LoadFailed) as failed:
+            await backend.load(ModelOptions(), timeout=timedelta(seconds=60))
+    assert failed.value.said == words
+
+
+@pytest.mark.parametrize(
+    ("status", "error"),
+    [
+        (grpc.StatusCode.DEADLINE_EXCEEDED, errors.BackendBusy),
+        (grpc.StatusCode.UNAVAILABLE, errors.BackendGone),
+        (grpc.StatusCode.UNAUTHENTICATED, errors.TokenRefused),
+    ],
+)
+async def test_a_load_that_nobody_refused_is_told_from_one_that_failed(
+    status: grpc.StatusCode, error: type[errors.BackendError]
+) -> None:
+    async with serving(Answers(complains_with=status)) as backend:
+        with pytest.raises(error):
+            await backend.load(ModelOptions(), timeout=timedelta(seconds=60))
 
 
 async def test_the_loop_that_adapters_run_on() -> None:

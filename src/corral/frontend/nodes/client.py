@@ -29,7 +29,7 @@ from corral.base.queues import Batches
 from corral.base.tasks import Poke
 from corral.base.values import PartlyPrinted
 from corral.bus.port import Bus
-from corral.frontend.nodes.decide.node import Node
+from corral.frontend.nodes.decide.node import Node, may_not_listen_yet
 from corral.frontend.nodes.decide.reports import NodeContact, Reach, ReportedProcess, contact_of
 from corral.frontend.nodes.doors import NodeDoors
 from corral.frontend.nodes.store.nodes import Nodes
@@ -238,8 +238,9 @@ class NodeClient:
         return (await self._contacts.of(node_id)).can_confine
 
     async def install(self, node_id: NodeId, request: InstallRequest, *, timeout: timedelta) -> StartedBackend:
-        """Have a process of the backend; returns when it is ready. Asking again finds the same process."""
-        _, reply = await self._needed(node_id, subjects.backend_install(node_id), request, InstallReply, timeout)
+        """Have a process of the backend; returns when it is ready. Asking again finds the same process. A node that has
+        only just joined may not listen yet, and does not count as unhealthy for it."""
+        reply = await self._install(node_id, request, timeout)
         if not reply.success:
             raise NodeRefused(reply.error or "the node did not say why", node_id=node_id)
         contact = await self._contacts.of(node_id)  # as of now: this took minutes, and the process is dialled next
@@ -252,6 +253,18 @@ class NodeClient:
         reach = _reach(node_id, contact, access)
         is_direct = bool(access.url) and not access.adapted
         return StartedBackend(address=address, **reach._asdict(), is_asked_directly=is_direct)
+
+    async def _install(self, node_id: NodeId, request: InstallRequest, timeout: timedelta) -> InstallReply:
+        subject = subjects.backend_install(node_id)
+        try:
+            _, reply = await self._ask(node_id, subject, request, InstallReply, timeout)
+        except (NodePending, NodeGone):
+            raise
+        except NodeUnreachable:
+            if not may_not_listen_yet((await self._contacts.of(node_id)).joined_at, self._clock.now()):
+                await self._mark_silent(node_id)
+            raise
+        return reply
 
     async def upgrade(self, node_id: NodeId, request: UpgradeRequest, *, timeout: timedelta) -> list[str]:
         """Replace a backend; returns the processes that ended for it. Nobody listens: the worker is older than that."""

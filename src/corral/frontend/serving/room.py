@@ -33,6 +33,7 @@ from corral.frontend.serving.gateways.request_files import LEFT_PERIOD, LeftObje
 from corral.frontend.serving.gateways.view import ViewKeeper, ViewSources
 from corral.frontend.serving.loading.evicting import Evicting
 from corral.frontend.serving.loading.load_jobs import Loads
+from corral.frontend.serving.loading.load_watch import LoadWatch
 from corral.frontend.serving.loading.load_work import LoadStores, LoadWork
 from corral.frontend.serving.loading.model_loader import BackendLoader, ModelLoader, UsualLimits
 from corral.frontend.serving.replica_health import ReplicaExits, ReplicaHealth
@@ -299,6 +300,7 @@ def _build_loads(  # noqa: PLR0913 - each is a collaborator
         logs=nodes.logs,
         evicting=Evicting(stores.replicas, rooms.record.feed, clock, settings.room),
         shared=shared,
+        watch=LoadWatch(nodes.store, stores.replicas, rooms.record.feed, clock),
     )
     return Loads(
         stores,

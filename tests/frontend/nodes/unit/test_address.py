@@ -3,10 +3,11 @@
 import pytest
 
 from corral.frontend.nodes.decide.reports import NodeContact
+from tests.kit.clock import START
 
 
 def contact(address: str) -> NodeContact:
-    return NodeContact(name="w", is_approved=True, address=address, http_address="")
+    return NodeContact(name="w", is_approved=True, address=address, http_address="", joined_at=START)
 
 
 @pytest.mark.parametrize(

@@ -145,7 +145,7 @@ def test_processes_follow_their_node(before: str, after_: str, port: int, path: 
     assert moved(f"{before}:{port}", here, there) == f"{after_}:{port}"
     url = moved(f"{scheme}://{before}:{port}{path}", here, there)
     assert url == f"{scheme}://{after_}:{port}{path}"
-    contact = NodeContact(name="n", is_approved=True, address=there.address, http_address="")
+    contact = NodeContact(name="n", is_approved=True, address=there.address, http_address="", joined_at=after(0))
     assert contact.has_url(url)
 
 

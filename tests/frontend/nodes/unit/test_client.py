@@ -13,9 +13,10 @@ from corral.base.ids import NodeId
 from corral.base.tasks import Poke, end_tasks, start_task
 from corral.bus.port import Bus
 from corral.frontend.nodes.client import NodeClient, NodeContacts, NodePending, NodeUnreachable
-from corral.frontend.nodes.decide.node import Node
+from corral.frontend.nodes.decide.node import LISTENS_WITHIN, Node
 from corral.frontend.nodes.decide.reports import NodeContact, contact_of
 from corral.frontend.nodes.store.nodes import Nodes
+from corral.wire.backends import InstallRequest
 from tests.kit.clock import START, ManualClock
 from tests.kit.gates import Gates, gated
 from tests.kit.loop_time import let_loop_time_pass
@@ -34,6 +35,7 @@ class Marks:
 
     writes = 0
     is_approved = True
+    joined_at = START - timedelta(hours=1)
 
     def __init__(self) -> None:
         self.written: list[tuple[list[NodeId], datetime]] = []
@@ -46,7 +48,13 @@ class Marks:
     async def contacts(self, ids: Iterable[NodeId]) -> dict[NodeId, NodeContact]:
         self.read += ids
         return {
-            id: NodeContact(name=id, is_approved=self.is_approved, address="127.0.0.1:50051", http_address="")
+            id: NodeContact(
+                name=id,
+                is_approved=self.is_approved,
+                address="127.0.0.1:50051",
+                http_address="",
+                joined_at=self.joined_at,
+            )
             for id in ids
         }
 
@@ -96,6 +104,21 @@ async def test_who_is_not_waited_for_any_more_is_not_marked_later() -> None:
     await first
     await (await asked(client, "third"))
     assert [ids for ids, _ in marks.written] == [[NodeId("first")], [NodeId("third")]]
+
+
+async def test_who_has_just_joined_is_not_marked_for_an_install_that_it_does_not_hear() -> None:
+    clock, marks = ManualClock(), Marks()
+    marks.joined_at = START
+    client, request = silent_client(marks, Gates(), clock), InstallRequest(backend="echo")
+    await clock.advance(LISTENS_WITHIN - timedelta(seconds=1))
+    with pytest.raises(NodeUnreachable):
+        await client.install(NodeId("joined"), request, timeout=LISTENS_WITHIN)
+    assert marks.written == []
+
+    await clock.advance(timedelta(seconds=1))
+    with pytest.raises(NodeUnreachable):
+        await client.install(NodeId("joined"), request, timeout=LISTENS_WITHIN)
+    assert [ids for ids, _ in marks.written] == [[NodeId("joined")]]
 
 
 async def test_the_contact_of_a_node_is_read_once_in_three_seconds() -> None:

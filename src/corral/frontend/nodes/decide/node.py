@@ -49,6 +49,9 @@ SUSPICIONS: Mapping[Suspicion, str] = {
 }
 """Sentences for people."""
 
+LISTENS_WITHIN: Final = timedelta(seconds=15)
+"""How soon after its registration or approval a worker listens on NATS. Silence before that proves nothing."""
+
 BY_WORKER = "worker"
 """Who asked for a drain when it was the worker itself: its next registration takes that back."""
 
@@ -174,6 +177,11 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
         return "" if self.secret_hash is None else fingerprint_of(self.secret_hash)
 
     @property
+    def joined_at(self) -> datetime:
+        """When it last registered, or was approved after that: only then does it begin to listen on NATS."""
+        return joined_at(self.registered_at, self.facts.approved_at)
+
+    @property
     def max_replicas_per_model(self) -> int:
         return self.admin_max_replicas if self.admin_max_replicas is not None else self.reported_max_replicas
 
@@ -192,6 +200,16 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
         ceiling = self.vram_budget_bytes
         free = max(self.capacity.available_vram - sum(card.free for card in self.cards if card.is_out), 0)
         return min(free, ceiling) if ceiling else free
+
+
+def joined_at(registered_at: datetime, approved_at: datetime | None) -> datetime:
+    """The later one of the two."""
+    return registered_at if approved_at is None else max(registered_at, approved_at)
+
+
+def may_not_listen_yet(joined_at: datetime, now: datetime) -> bool:
+    """Whether a worker that joined then, by the clock of any frontend, may still be about to connect to NATS."""
+    return abs(now - joined_at) < LISTENS_WITHIN
 
 
 # What people and workers may do to the facts. Each returns the changed node, or the same one when nothing changes.

@@ -2,6 +2,7 @@
 
 import ipaddress
 import re
+from datetime import datetime
 from functools import lru_cache
 from typing import Final, NamedTuple, TypeGuard
 
@@ -26,6 +27,8 @@ class NodeContact(msgspec.Struct, frozen=True, kw_only=True):
     is_approved: bool
     address: str
     http_address: str
+    joined_at: datetime
+    """When it registered or was approved, whichever came last."""
     has_tls: bool = False
     """The worker speaks only TLS, at its HTTP address: see `wire/fleet_tls.py`."""
     can_confine: bool = False
@@ -66,6 +69,7 @@ def contact_of(node: Node) -> NodeContact:
         is_approved=node.facts.approved_at is not None,
         address=node.address,
         http_address=node.http_address,
+        joined_at=node.joined_at,
         has_tls=Feature.FLEET_TLS in features,
         can_confine=Feature.CONFINEMENT in features,
     )

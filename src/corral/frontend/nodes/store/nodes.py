@@ -16,7 +16,7 @@ from corral.base.ids import InvitationId, NodeId
 from corral.frontend.access.store.keys import revoke_keys_of
 from corral.frontend.nodes.decide.liveness import Pulse
 from corral.frontend.nodes.decide.nats_users import KnownUser
-from corral.frontend.nodes.decide.node import Node, NodeStatus, NodeType, Suspicion
+from corral.frontend.nodes.decide.node import Node, NodeStatus, NodeType, Suspicion, joined_at
 from corral.frontend.nodes.decide.registration import AdmissionPolicy, TooManyPending, crowd_problem
 from corral.frontend.nodes.decide.reports import NodeContact
 from corral.frontend.nodes.store import invitations, liveness
@@ -44,7 +44,10 @@ from corral.wire.registration import Feature
 _NODE: Final = select(*NODE)
 _OUTLINE: Final = select(*OUTLINE)
 _MARK: Final = select(nodes.c.id, nodes.c.revision, nodes.c.last_heartbeat, nodes.c.no_responders_at)
-_CONTACT: Final = select(nodes.c.id, nodes.c.name, nodes.c.approved_at, nodes.c.address, nodes.c.http_address, PEER)
+_JOINED: Final = func.coalesce(nodes.c.registered_at, nodes.c.updated_at).label("registered_at")
+_CONTACT: Final = select(
+    nodes.c.id, nodes.c.name, nodes.c.approved_at, nodes.c.address, nodes.c.http_address, _JOINED, PEER
+)
 
 
 NodeMark = tuple[int, datetime, datetime | None]
@@ -144,6 +147,7 @@ class Nodes:
                     is_approved=row.approved_at is not None,
                     address=row.address,
                     http_address=row.http_address,
+                    joined_at=joined_at(row.registered_at, row.approved_at),
                     has_tls=has_feature(row.peer, Feature.FLEET_TLS),
                     can_confine=has_feature(row.peer, Feature.CONFINEMENT),
                 )

@@ -127,6 +127,12 @@ class LoadPolicy:
     cooldown: Backoff = Backoff(first=timedelta(seconds=5), cap=timedelta(minutes=5), spread=0.0)
     attempts: int = 3
     """Nodes that are tried before a job fails."""
+    restarts: int = 3
+    """Processes of a node's worker that are asked for the same load: one that ends each of them is passed over."""
+    hitch_pause: timedelta = timedelta(seconds=1)
+    """Until a node is asked again that is about to listen on NATS, or still ends an earlier process."""
+    ending: timedelta = timedelta(seconds=25)
+    """A LocalAI worker gives a process that it stops 5 s to free its model and 15 s to end."""
 
     def load_time(self, size_bytes: int) -> timedelta:
         """The deadline of LoadModel for weights of this size."""

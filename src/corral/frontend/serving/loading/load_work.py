@@ -14,13 +14,23 @@ from corral.base.errors import Conflict, CorralError
 from corral.base.ids import LeaseToken, LoadJobId, NodeId, OperationId, new_replica_id
 from corral.base.tasks import running
 from corral.frontend.models.decide.model import ModelSpec
-from corral.frontend.nodes.client import NodeBusy, NodeLogs, NodeRefused, NodeUnreachable, StartedBackend
+from corral.frontend.nodes.client import (
+    NodeBusy,
+    NodeGone,
+    NodeLogs,
+    NodePending,
+    NodeRefused,
+    NodeUnreachable,
+    StartedBackend,
+)
 from corral.frontend.nodes.decide.node import Node
 from corral.frontend.nodes.store.nodes import Nodes
 from corral.frontend.operations.decide.operation import NO_PROGRESS
+from corral.frontend.operations.dispatcher import WorkerRestarted
 from corral.frontend.operations.progress import ProgressBoard
 from corral.frontend.record.decide import Event, EventKind
 from corral.frontend.record.feed import Feed
+from corral.frontend.serving.decide.load_hitches import Hitch, says_that_it_ends, will_pass
 from corral.frontend.serving.decide.load_job import (
     LoadJob,
     LoadPolicy,
@@ -44,6 +54,7 @@ from corral.frontend.serving.decide.replica import LIVE, Replica, ReplicaState
 from corral.frontend.serving.decide.snapshot import FleetSnapshot
 from corral.frontend.serving.decide.turns import place_in_turn, waiting_before
 from corral.frontend.serving.loading.evicting import Evicting, WaitingFor
+from corral.frontend.serving.loading.load_watch import LoadWatch, PlaceLost
 from corral.frontend.serving.loading.model_loader import LoadMeter, ModelLoader, StepTimedOut, within_bound
 from corral.frontend.serving.snapshots import Snapshots
 from corral.frontend.serving.staging.service import (
@@ -56,7 +67,7 @@ from corral.frontend.serving.staging.service import (
 from corral.frontend.serving.staging.shared_directories import SharedDirectories
 from corral.frontend.serving.store.load_jobs import LoadJobs
 from corral.frontend.serving.store.replicas import ReplicaStore
-from corral.rpc.errors import BackendBusy, BackendError, LoadFailed
+from corral.rpc.errors import BackendBusy, BackendError, BackendGone, LoadFailed
 from corral.wire.backends import InstallBytes, InstallProgress
 from corral.wire.models import LoadReason
 
@@ -73,6 +84,7 @@ _REASONS: Final[Sequence[tuple[type[CorralError], LoadReason]]] = (
     (ModelFilesUnusable, LoadReason.FILES_UNUSABLE),
     (NodeRefused, LoadReason.ENGINE_NOT_STARTED),
     (NodeUnreachable, LoadReason.MACHINE_AWAY),
+    (WorkerRestarted, LoadReason.MACHINE_AWAY),
     (StepTimedOut, LoadReason.TIMED_OUT),
     (NodeBusy, LoadReason.TIMED_OUT),
     (LoadFailed, LoadReason.REFUSED_BY_ENGINE),
@@ -89,6 +101,21 @@ def _may_take(replica: Replica, verdict: NodeVerdict) -> bool:
 def reason_of(error: CorralError) -> LoadReason:
     """Why a load failed, in a word that every client may read."""
     return next((reason for kind, reason in _REASONS if isinstance(error, kind)), LoadReason.OTHER)
+
+
+def _hitch_of(error: CorralError, replica: Replica) -> Hitch | None:
+    """What this error is that a node or its backend answered with, if it may pass by itself."""
+    match error:
+        case NodeGone() | NodePending():
+            return None
+        case NodeUnreachable():
+            return Hitch.NOT_LISTENING
+        case NodeRefused() if says_that_it_ends(error.message, replica.process_key):
+            return Hitch.STILL_ENDING
+        case BackendGone():
+            return Hitch.ENDED
+        case _:
+            return None
 
 
 class LoadStores(msgspec.Struct, frozen=True, kw_only=True):
@@ -128,6 +155,7 @@ class LoadWork:
         logs: NodeLogs,
         evicting: Evicting,
         shared: SharedDirectories,
+        watch: LoadWatch,
     ) -> None:
         self._stores = stores
         self._snapshots = snapshots
@@ -139,6 +167,7 @@ class LoadWork:
         self._logs = logs
         self._evicting = evicting
         self._shared = shared
+        self._watch = watch
         self.phases: dict[LoadJobId, str] = {}
         """What is being done, by the jobs that this process works on."""
         self.stagings: dict[LoadJobId, StagingWatch] = {}
@@ -157,7 +186,8 @@ class LoadWork:
             replica, node, at_place = placed
             try:
                 loaded, done = await self._load(at_place, replica, node)
-            except JobLost:
+            except (JobLost, PlaceLost) as loss:
+                await self._put_back(at_place, loss)
                 return
             except CorralError as error:
                 tried[node.id] = f"{node.name}: {error.message}"
@@ -171,6 +201,41 @@ class LoadWork:
         await self._give_up(held, "; ".join(tried.values()))
 
     async def _load(self, held: HeldJob, replica: Replica, node: Node) -> tuple[Replica, HeldJob]:
+        """Do all steps on the node, from the first one again when its worker is restarted meanwhile."""
+        restarts = 0
+        while True:
+            try:
+                async with self._watch.over(replica, node.facts.incarnation):
+                    return await self._until_served(held, replica, node)
+            except WorkerRestarted:
+                restarts += 1
+                if restarts >= self._policy.restarts:
+                    raise
+            node = await self._again(held, node)
+
+    async def _until_served(self, held: HeldJob, replica: Replica, node: Node) -> tuple[Replica, HeldJob]:
+        """Do all steps, from the first one again when the node named a process that it was just ending."""
+        while True:
+            try:
+                return await self._through_steps(held, replica, node)
+            except BackendGone as error:
+                if not await self._will_pass(error, replica, node):
+                    raise
+            await self._clock.sleep(self._policy.hitch_pause.total_seconds())
+
+    async def _again(self, held: HeldJob, node: Node) -> Node:
+        """The node as it is now. What it tells of its progress counts from nothing."""
+        self._board.begin_anew(OperationId(held.job.id), node.id)
+        return await self._stores.nodes.get(node.id) or node
+
+    async def _will_pass(self, error: CorralError, replica: Replica, node: Node, began: datetime | None = None) -> bool:
+        """Whether the node may do in a moment what it has not done now. `began` is when it was first asked for it."""
+        if (hitch := _hitch_of(error, replica)) is None:
+            return False
+        since = await self._stores.replicas.place_free_since(replica) if hitch is Hitch.ENDED else began
+        return will_pass(hitch, node, since=since, now=self._clock.now(), policy=self._policy)
+
+    async def _through_steps(self, held: HeldJob, replica: Replica, node: Node) -> tuple[Replica, HeldJob]:
         policy, spec, job = self._policy, held.spec, held.job.id
         self.phases[job] = INSTALLING
         held = await self._at_step(held, LoadStepName.INSTALL, ReplicaState.RESERVED)
@@ -178,7 +243,7 @@ class LoadWork:
             installed = await self._installed(held, replica, node)
         held = await self._at_step(held, LoadStepName.STAGE, ReplicaState.STAGING)
         models, has_sent = await self._stage(held, node)
-        # Bringing files takes time: the worker and its processes may have been restarted meanwhile.
+        # Bringing files takes time: processes of the node may have ended meanwhile.
         if has_sent or self._loader.needs_telling(installed, spec, models):
             held = await self._at_step(held, LoadStepName.START, ReplicaState.STAGING)
             installed = await self._installed(held, replica, node, models=models)
@@ -201,6 +266,17 @@ class LoadWork:
     async def _installed(
         self, held: HeldJob, replica: Replica, node: Node, *, models: PurePath | None = None
     ) -> StartedBackend:
+        """Have the process of the replica, as soon as the node can be asked for it."""
+        began = self._clock.now()
+        while True:
+            try:
+                return await self._install(held, replica, node, models)
+            except CorralError as error:
+                if not await self._will_pass(error, replica, node, began):
+                    raise
+            await self._clock.sleep(self._policy.hitch_pause.total_seconds())
+
+    async def _install(self, held: HeldJob, replica: Replica, node: Node, models: PurePath | None) -> StartedBackend:
         """Have the process of the replica; the node may download its backend for as long as bytes move."""
         job, policy = held.job.id, self._policy
         return await within_bound(
@@ -378,8 +454,8 @@ class LoadWork:
             log.info("model loaded", extra={"event": "model.loaded", "model": replica.model, "node": node.name})
             await self._feed.announce()
 
-    async def _wait(self, held: HeldJob, room: WaitingFor) -> None:
-        """No node can take it now: look again soon."""
+    async def _wait(self, held: HeldJob, room: WaitingFor) -> bool:
+        """No node can take it now: look again soon. False: the job is no longer ours."""
         now = self._clock.now()
         is_stuck = room.reason is LoadReason.NO_PLACE and not room.is_brief
         waiting = replace(
@@ -391,7 +467,14 @@ class LoadWork:
             retry_at=next_look(held.job, now, self._policy) if is_stuck else now + self._policy.look_again,
             replica_id=None,
         )
-        await self._stores.jobs.give_back(waiting, held.token, at=now, events=[])
+        return await self._stores.jobs.give_back(waiting, held.token, at=now, events=[])
+
+    async def _put_back(self, held: HeldJob, loss: JobLost | PlaceLost) -> None:
+        """Have the job look for another place, unless it is somebody else's by now."""
+        why = loss.message if isinstance(loss, PlaceLost) else "its place was lost"
+        if await self._wait(held, WaitingFor(why, is_brief=True)):
+            details = {"event": "load.place_lost", "model": held.job.model, "node": held.job.node_id}
+            log.warning("a load lost its place: %s", why, extra=details)
 
     async def _give_up(self, held: HeldJob, why: str) -> None:
         now = self._clock.now()

@@ -195,6 +195,17 @@ class ReplicaStore:
         async with self._db.look() as connection:
             return {model: at for model, at in await connection.execute(statement)}
 
+    async def place_free_since(self, place: Replica) -> datetime | None:
+        """When the last replica ended that had the place of this one; None when there was none."""
+        ended = replicas.c.state.in_(_FINAL)
+        there = and_(
+            replicas.c.node_id == place.node_id, replicas.c.model == place.model, replicas.c.index == place.index
+        )
+        statement = select(func.max(replicas.c.changed_at)).where(there, ended)
+        async with self._db.look() as connection:
+            at: datetime | None = (await connection.execute(statement)).scalar_one()
+        return at
+
     async def serve(self, model: str) -> bool:
         """Whether any living replica has this model."""
         living = and_(replicas.c.model == model, replicas.c.state.in_(_LIVE))
