@@ -51,9 +51,9 @@ class Answers:
         self.predicted.append(request)
         return b"\xff\xff\xff"
 
-    async def load(self, request: bytes, __: Any) -> bytes:
+    async def load(self, request: bytes, context: Any) -> bytes:
         self.loads.append(request)
-        return b"\xff\xff\xff"
+        return await self.complain(request, context)
 
     async def complain(self, _: bytes, context: Any) -> bytes:
         await context.abort(self.complains_with, self.complaint)
@@ -73,7 +73,6 @@ async def serving(answers: Answers) -> AsyncIterator[Backend]:
         "LoadModel": grpc.unary_unary_rpc_method_handler(answers.load),  # type: ignore[arg-type]
         "Predict": grpc.unary_unary_rpc_method_handler(answers.nonsense),  # type: ignore[arg-type]
         "Embedding": grpc.unary_unary_rpc_method_handler(answers.complain),  # type: ignore[arg-type]
-        "LoadModel": grpc.unary_unary_rpc_method_handler(answers.complain),  # type: ignore[arg-type]
         "TokenizeString": grpc.unary_stream_rpc_method_handler(answers.twice),  # type: ignore[arg-type]
     }
     async with grpc_server("backend.Backend", handlers) as (_, address), Backend(address) as backend:
