@@ -375,7 +375,7 @@ def _registrar(
         gauge=hardware,
         clock=clock,
         backoff=config.frontend.backoff,
-        refusal_patience=config.frontend.refusal_patience,
+        patience=config.frontend.patience,
     )
 
 

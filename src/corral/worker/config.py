@@ -177,10 +177,16 @@ class FrontendConfig:
     """Total time of one HTTP call. Same as in LocalAI's worker, and one default heartbeat interval."""
     connect_timeout: timedelta = timedelta(seconds=2)
     """Time for the TCP connection alone, so that an unreachable machine leaves time for the next frontend."""
-    refusal_patience: timedelta = timedelta(minutes=5)
-    """How long a first registration may be answered 401, 403 or 404 before the worker gives up. A proxy whose
-    frontend just starts answers 404, and frontends behind one address may disagree while a token is changed. LocalAI's
-    worker tries for most of an hour; trying on for ever would hide the mistake."""
+    token_patience: timedelta = timedelta(seconds=5)
+    """How long a first registration may be answered 401 or 403 before the worker gives up. Frontends behind one
+    address may disagree for a moment while a token is changed; trying on for long would hide the mistake."""
+    route_patience: timedelta = timedelta(minutes=5)
+    """How long a first registration may be answered 404, as by a proxy whose frontend just starts."""
+
+    @property
+    def patience(self) -> dict[int, timedelta]:
+        """How long a first registration may be refused, by status."""
+        return {401: self.token_patience, 403: self.token_patience, 404: self.route_patience}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

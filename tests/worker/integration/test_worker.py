@@ -232,7 +232,7 @@ async def test_a_wrong_token_ends_the_worker_with_a_sentence(
     worker: Any, config: WorkerConfig, frontend: Any, answer: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     frontend.usually_answers("register", answer(401, {"error": "invalid registration token"}))
-    hasty = replace(config, frontend=replace(config.frontend, refusal_patience=timedelta(seconds=4)))
+    hasty = replace(config, frontend=replace(config.frontend, token_patience=timedelta(seconds=4)))
 
     async with worker(hasty) as running:
         for attempt in range(1, 5):

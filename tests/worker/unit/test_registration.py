@@ -193,7 +193,8 @@ class Frontend:
         return answer
 
 
-PATIENCE = timedelta(minutes=5)
+TOKEN_PATIENCE = timedelta(seconds=5)
+ROUTE_PATIENCE = timedelta(minutes=5)
 ACCEPTED = RegisterResponse(id="n1", status="healthy")
 DOWN = PeerUnavailable("frontend a:1 does not answer: Connection refused")
 WRONG_TOKEN = PeerRefused("frontend a:1 answered 401: invalid registration token", status=401)
@@ -203,7 +204,8 @@ WRONG_TOKEN = PeerRefused("frontend a:1 answered 401: invalid registration token
 def registrar(profile: Profile, gauge: Any, clock: Any) -> Any:
     def make(frontend: Frontend, **changes: Any) -> Registrar:
         backoff = Backoff(first=timedelta(milliseconds=250), cap=timedelta(seconds=30), spread=0)
-        parts = {"profile": profile, "gauge": gauge, "clock": clock, "backoff": backoff, "refusal_patience": PATIENCE}
+        patience = {401: TOKEN_PATIENCE, 404: ROUTE_PATIENCE}
+        parts = {"profile": profile, "gauge": gauge, "clock": clock, "backoff": backoff, "patience": patience}
         return Registrar(frontend=frontend, **{**parts, **changes})
 
     return make
@@ -292,32 +294,36 @@ NO_ROUTE = PeerRefused("frontend a:1 answered 404: Not Found", status=404)
 
 
 @pytest.mark.parametrize(
-    ("refusal", "kind", "words"),
-    [(WRONG_TOKEN, AccessDenied, "LOCALAI_REGISTRATION_TOKEN"), (NO_ROUTE, PeerRefused, "must lead to a frontend")],
+    ("refusal", "kind", "words", "patience"),
+    [
+        (WRONG_TOKEN, AccessDenied, "LOCALAI_REGISTRATION_TOKEN", TOKEN_PATIENCE),
+        (NO_ROUTE, PeerRefused, "must lead to a frontend", ROUTE_PATIENCE),
+    ],
 )
-async def test_a_refusal_that_may_pass_ends_a_first_registration_after_minutes(
+async def test_a_refusal_that_may_pass_ends_a_first_registration_after_its_time(
     registrar: Any,
     clock: Any,
     caplog: pytest.LogCaptureFixture,
     refusal: PeerRefused,
     kind: type[Exception],
     words: str,
+    patience: timedelta,
 ) -> None:
     frontend = Frontend(refusal)
 
     with pytest.raises(kind, match=words) as ended:
         await registrar(frontend).join()
 
-    assert PATIENCE.total_seconds() <= sum(clock.slept) < PATIENCE.total_seconds() + 30
+    assert patience.total_seconds() <= sum(clock.slept) < patience.total_seconds() + 30
     assert "tok;" not in str(ended.value)
     told = [record.getMessage() for record in caplog.records if "is refused, and tried for" in record.getMessage()]
     assert len(told) == len(frontend.bodies) - 1
     assert all(words in text for text in told)
 
 
-@pytest.mark.parametrize("refusal", [WRONG_TOKEN, NO_ROUTE])
-async def test_a_frontend_that_accepts_late_is_fine(registrar: Any, refusal: PeerRefused) -> None:
-    assert await registrar(Frontend(*[refusal] * 15, ACCEPTED)).join()
+@pytest.mark.parametrize(("refusal", "times"), [(WRONG_TOKEN, 4), (NO_ROUTE, 15)])
+async def test_a_frontend_that_accepts_late_is_fine(registrar: Any, refusal: PeerRefused, times: int) -> None:
+    assert await registrar(Frontend(*[refusal] * times, ACCEPTED)).join()
 
 
 @pytest.mark.parametrize("status", [302, 400, 405, 422])

@@ -1,7 +1,6 @@
 """Joining a frontend: what the worker says of itself, how long it retries, and whether it is a member."""
 
 import logging
-import math
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Final, NamedTuple, Protocol
@@ -15,6 +14,7 @@ from corral.base.errors import AccessDenied, InvalidInput, PeerRefused, PeerUnav
 from corral.base.ids import NodeId, new_secret
 from corral.base.retry import Backoff
 from corral.base.values import PartlyPrinted
+from corral.base.words import format_duration
 from corral.bus.credentials import UserJwt
 from corral.wire.backends import InstallRequest
 from corral.wire.nodes import REPLICA_SLOTS
@@ -36,7 +36,6 @@ from corral.worker.membership.trust import OtherFleet
 log = logging.getLogger(__name__)
 
 WRONG_TOKEN: Final = frozenset({401, 403})
-_MAY_PASS: Final = WRONG_TOKEN | {404}
 _PATIENCE: Final = timedelta(seconds=30)
 """A frontend that starts together with its workers needs some of it."""
 
@@ -242,7 +241,8 @@ def membership(answer: RegisterResponse, profile: Profile) -> AcceptedRegistrati
 
 
 class Registrar:
-    """Registers this worker, as often as it takes."""
+    """Registers this worker, as often as it takes. `patience` says by status how long a first registration may be
+    refused; any other refusal is final."""
 
     def __init__(
         self,
@@ -252,14 +252,14 @@ class Registrar:
         gauge: Gauge,
         clock: Clock,
         backoff: Backoff,
-        refusal_patience: timedelta,
+        patience: Mapping[int, timedelta],
     ) -> None:
         self._frontend = frontend
         self._profile = profile
         self._gauge = gauge
         self._clock = clock
         self._backoff = backoff
-        self._refusal_patience = refusal_patience
+        self._patience = patience
         self._was_admitted = profile.was_admitted
         self._has_joined = False
         self._outage = Outage(log, clock, event="registration", subject="registration", patience=_PATIENCE)
@@ -346,12 +346,12 @@ class Registrar:
             raise AccessDenied(
                 f"{error.message}: {problem}. {ways} --code-descriptor, or set CORRAL_JOIN_CODE"
             ) from error
-        if error.status not in _MAY_PASS:
+        patience = self._patience.get(error.status)
+        if patience is None:
             raise error
-        if waited >= self._refusal_patience:
+        if waited >= patience:
             raise _final(error) from error
-        left = math.ceil((self._refusal_patience - waited) / timedelta(minutes=1))
-        message = "registration is refused, and tried for %d more minutes: %s"
+        message, left = "registration is refused, and tried for %s more: %s", format_duration(patience - waited)
         log.warning(message, left, _final(error).message, extra={"event": "registration.refused"})
 
 
