@@ -210,3 +210,6 @@ class GalleriesConfig:
     """How long a failed place is skipped while there is a mirror or a cached copy."""
     recheck_after: timedelta = timedelta(seconds=30)
     """Age from which a copy is checked again before a name is called unknown: wrong names must not ask all the time."""
+    trusts_earlier_checks: bool = False
+    """Whether a copy that an earlier process checked is fresh too. Processes that go on check each copy once, since
+    people restart them to have a changed index read; commands, of which each is a process, do not."""

@@ -162,10 +162,10 @@ class GalleryIndexReader(Generic[E]):
 
     def _is_fresh(self, cached: _Known[E], max_age: timedelta) -> bool:
         """Whether a copy is young enough. A time in the future means a wrong clock, and is not fresh; nor is what was
-        checked before this process started, since people restart to have a changed index read."""
+        checked before this process started, unless earlier checks are trusted."""
         age = self._clock.now().timestamp() - cached.copy.checked_at
         is_ours = cached.is_checked_here or cached.copy.checked_at >= self._opened_at
-        return is_ours and 0 <= age < max_age.total_seconds()
+        return (is_ours or self._config.trusts_earlier_checks) and 0 <= age < max_age.total_seconds()
 
     async def _from_place(
         self, source: GallerySource, place: IndexLocation, cached: _Known[E] | None
