@@ -112,7 +112,9 @@ class _Client(Client):
         await end_tasks(*(task for task in tasks if task is not None))
         writer = self._transport._io_writer if isinstance(self._transport, TcpTransport) else None
         if writer is not None:
-            writer.transport.abort()
+            # Before Python 3.11.4, TLS transports fail to abort once their connection is lost.
+            with suppress(AttributeError):
+                writer.transport.abort()
 
 
 class Link:

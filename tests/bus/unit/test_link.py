@@ -4,6 +4,8 @@ import asyncio
 from datetime import timedelta
 from typing import Any
 
+from nats.aio.transport import TcpTransport
+
 from corral.base.tasks import task_group
 from corral.bus.config import Endpoint
 from corral.bus.link import Link
@@ -65,3 +67,22 @@ async def test_a_link_that_is_lost_ends_all_drains() -> None:
         await drain_all(link, subscriptions, group)
         link.abandon()
     await link.close()
+
+
+class LostTransport:
+    """As Python 3.11.2 leaves a TLS transport behind whose connection is lost."""
+
+    def abort(self) -> None:
+        raise AttributeError("'NoneType' object has no attribute '_abort'")
+
+
+class LostWriter:
+    transport = LostTransport()
+
+
+async def test_a_link_whose_connection_is_lost_can_be_closed_with_every_python() -> None:
+    link, lost = a_link(), TcpTransport()
+    lost._io_writer = LostWriter()
+    link._client._transport = lost
+
+    await link._client.end_what_is_left()
