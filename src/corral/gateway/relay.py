@@ -32,8 +32,8 @@ _NO_HEAD: Final = RequestHead()
 _STEPS_IN_A_TURN: Final = 16
 """How many heads, or pieces of bodies, of one connection are processed before the loop turns to other connections."""
 _STRANGER_STEPS_IN_A_TURN: Final = 4
-"""The same limit for a connection without a valid key: an empty line, a head that came in pieces, and its body. There
-may be hundreds of them."""
+"""How many heads, or pieces of bodies, of a connection without a valid key are processed in a turn: an empty line, a
+head that came in pieces, and its body. There may be hundreds of such connections."""
 _LINGER_BYTES: Final = 1024 * 1024
 """How much an answered client without a valid key may go on sending."""
 _KNOWN_LINGER_BYTES: Final = 256 * 1024 * 1024

@@ -336,7 +336,7 @@ class Administration(IntEnum):
 
 
 def administration(keys: Iterable[ApiKey], users: Iterable[User], now: datetime) -> Administration:
-    """Who could administer: with a valid key of scope admin, or by logging in."""
+    """The administrators: valid keys of scope admin, and users who can log in."""
     admin_keys = [key for key in keys if Scope.ADMIN in key.scopes and key.is_valid(now)]
     if any(key.expires_at is None for key in admin_keys) or any(user.can_administer for user in users):
         return Administration.LASTING

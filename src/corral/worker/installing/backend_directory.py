@@ -93,7 +93,7 @@ class _BackendEntry(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_placed(self) -> bool:
-        """Of damaged metadata nobody knows whose the links are."""
+        """Whether a person placed it by hand. Damaged metadata does not count: it may be an installer's."""
         is_described = self.metadata != Metadata() or not (self.path / METADATA).exists()
         return is_described and not self.is_system and not self.metadata.has_origin
 
