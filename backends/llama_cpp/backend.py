@@ -19,9 +19,9 @@ from corral_backend_sdk import (
     DetokenizeResponse,
     EmbeddingLayout,
     EmbeddingResult,
-    LoadFailed,
     ModelMetadataResponse,
     ModelOptions,
+    PortTaken,
     PredictOptions,
     Reply,
     RequestRefused,
@@ -50,6 +50,7 @@ class LlamaCpp(Backend):
     _watch: asyncio.Task[None]
 
     async def load(self, options: ModelOptions) -> str:
+        self.launch.check_ports()
         self._engine = await start_engine(parameters_for(options, self.launch, os.environ))
         self._front = Front(self._engine, key=self.launch.http_key)
         if self.launch.front_address:
@@ -57,7 +58,7 @@ class LlamaCpp(Backend):
                 await self._front.listen(self.launch.front_address)
             except OSError as error:
                 await self._engine.end()
-                raise LoadFailed(f"cannot listen at {self.launch.front_address}: {error.strerror}") from error
+                raise PortTaken(f"cannot listen at {self.launch.front_address}: {error.strerror}") from error
         self._watch = asyncio.create_task(_end_with(self._engine), name="watch the engine")
         return "Loading succeeded"
 

@@ -56,9 +56,7 @@ class Engine:
         told.write(json.dumps(parameters).encode() + b"\n")
         answer = json.loads(await telling.readline() or b"{}")
         if "address" not in answer:
-            path, port = parameters["model.path"], parameters["port"]
-            listening = f", or could not listen at port {port}" if port else ""
-            raise LoadFailed(f"llama.cpp could not load {path}{listening}; its log says why")
+            raise LoadFailed(f"llama.cpp could not load {parameters['model.path']}; its log says why")
         parts = urlsplit(answer["address"])
         self._host = _LOOPBACK.get(parts.hostname or "", parts.hostname or "")
         self._port = parts.port or 0

@@ -19,6 +19,20 @@ from tests.kit.waiting import wait_until
 
 FAULTS = {"dies": "echo no such library >&2; exit 3", "hangs": "exec sleep 1000"}
 AT_LOAD = ("crash_at_load", "error_at_load")
+CROWDED = """
+from corral_backend_sdk import PortTaken
+
+async def load(self, options):
+    with open({seen!r}, "a+") as seen:
+        seen.seek(0)
+        if not seen.read():
+            seen.write(self.launch.address)
+            raise PortTaken("cannot listen at " + self.launch.address)
+    return "loaded"
+
+Script.load = load
+"""
+"""Part of a serving backend whose first process finds another program at a port that it was promised."""
 
 
 @pytest.fixture(scope="module")
@@ -32,8 +46,13 @@ def faulty(module_folder: Path, run_up: Any) -> Iterator[Any]:
     write_model(folder / "models", "corrupt", parameters={"model": "corrupt.gguf"})
     for option in AT_LOAD:
         write_model(folder / "models", option, backend="echo", options=[option])
+    (folder / "seen").touch(mode=0o666)
+    (folder / "seen").chmod(0o666)
+    write_serving_backend(folder / "backends", "crowded", body=CROWDED.format(seen=str(folder / "seen")))
+    write_model(folder / "models", "crowded", backend="crowded")
     paths = {"CORRAL_MODELS_PATH": "models", "CORRAL_SYSTEM_BACKENDS_PATH": "backends"}
     settings = {variable: str(folder / path) for variable, path in paths.items()}
+    settings |= {"CORRAL_BACKEND_READ_PATHS": str(BACKENDS), "CORRAL_BACKEND_WRITE_PATHS": str(folder / "seen")}
     with run_up(folder, **settings, CORRAL_LOAD_WAIT="18s") as up:
         up.until_ready()
         yield up
@@ -114,6 +133,17 @@ def test_a_corrupt_gguf_says_why_to_administrators_and_only_that_it_failed_to_ot
         "message": "its engine could not load it",
         "is_permanent": True,
     }
+
+
+def test_a_port_that_is_taken_between_start_and_load_costs_a_process_and_not_the_model(
+    faulty: Any, module_folder: Path
+) -> None:
+    loaded = faulty.corral("models", "load", "crowded")
+
+    assert loaded.returncode == 0, loaded.stdout + loaded.stderr
+    assert faulty.api("GET", "/api/v1/models/crowded").json()["state"] == "loaded"
+    [process] = [line for line in backends_of(faulty) if "crowded" in line]
+    assert (module_folder / "seen").read_text() not in process
 
 
 def test_a_backend_that_never_becomes_ready_is_told_to_load_and_ends_with_the_fleet(faulty: Any) -> None:

@@ -40,7 +40,7 @@ import corral_backend_sdk.process as process
 async def run(backend, launch, *, token):
     signal.signal(signal.SIGTERM, lambda *_: say("SIGTERM"))
     server = process.aio.server()
-    server.add_generic_rpc_handlers((process.Service(backend, token=token).handler(),))
+    server.add_generic_rpc_handlers((process.Service(backend, token=token, end=sys.exit).handler(),))
     server.add_insecure_port(launch.address)
     await server.start()
     while True:
@@ -56,7 +56,7 @@ async def run(backend, launch, *, token):
     closing = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, closing.set)
     server = process.aio.server()
-    server.add_generic_rpc_handlers((process.Service(backend, token=token).handler(),))
+    server.add_generic_rpc_handlers((process.Service(backend, token=token, end=sys.exit).handler(),))
     server.add_insecure_port(launch.address)
     await server.start()
     await closing.wait()

@@ -12,7 +12,15 @@ The SDK knows the contract (see `server`); the backend knows its model. Imports 
 directory, together with a copy of this package, runs under a LocalAI worker as well.
 """
 
-from corral_backend_sdk.backend import Backend, Launch, LoadFailed, NotOffered, RequestRefused, option_values
+from corral_backend_sdk.backend import (
+    Backend,
+    Launch,
+    LoadFailed,
+    NotOffered,
+    PortTaken,
+    RequestRefused,
+    option_values,
+)
 from corral_backend_sdk.messages import (
     ChatDelta,
     DetokenizeRequest,
@@ -55,6 +63,7 @@ __all__ = [
     "ModelMetadataResponse",
     "ModelOptions",
     "NotOffered",
+    "PortTaken",
     "PredictOptions",
     "Reply",
     "RequestRefused",

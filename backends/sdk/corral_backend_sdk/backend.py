@@ -1,5 +1,6 @@
 """What a backend is to the SDK."""
 
+import socket
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -8,6 +9,11 @@ from corral_backend_sdk.messages import ModelOptions
 
 class LoadFailed(Exception):
     """The model cannot be loaded, for the reason given: it reaches whoever asked for the model."""
+
+
+class PortTaken(Exception):
+    """Another program listens at a port that the process was promised. The SDK ends the process, as only one with
+    other ports can load the model."""
 
 
 class RequestRefused(Exception):
@@ -32,6 +38,20 @@ class Launch:
     """The bearer key that the HTTP ports ask for."""
     model_name: str = ""
     """The name under which the HTTP port serves the model."""
+
+    def check_ports(self) -> None:
+        """Raise PortTaken if another program listens at a promised HTTP port. The worker looked before it started this
+        process, and a load can come much later: files are brought first."""
+        for address in filter(None, (self.http_address, self.front_address)):
+            host, _, port = address.rpartition(":")
+            host = host.strip("[]")
+            with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                try:
+                    probe.bind((host, int(port)))
+                    probe.listen(1)
+                except OSError as error:
+                    raise PortTaken(f"cannot listen at {address}: {error.strerror}") from error
 
 
 class Backend:

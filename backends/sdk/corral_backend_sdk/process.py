@@ -57,7 +57,7 @@ async def _run(backend: Backend, launch: Launch, *, token: str) -> int:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    service = Service(backend, token=token)
+    service = Service(backend, token=token, end=stop.set)
     server = aio.server(options=SERVER_OPTIONS)
     server.add_generic_rpc_handlers((service.handler(),))
     try:

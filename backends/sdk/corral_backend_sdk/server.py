@@ -19,7 +19,7 @@ from google.protobuf.message import Message
 from grpc import aio
 
 from corral_backend_sdk._generated import backend_pb2
-from corral_backend_sdk.backend import Backend, LoadFailed, NotOffered, RequestRefused
+from corral_backend_sdk.backend import Backend, LoadFailed, NotOffered, PortTaken, RequestRefused
 from corral_backend_sdk.messages import (
     ChatDelta,
     HealthMessage,
@@ -57,8 +57,10 @@ def method_name(rpc: str) -> str:
 class Service:
     """Answers the calls of the contract for one backend."""
 
-    def __init__(self, backend: Backend, *, token: str) -> None:
+    def __init__(self, backend: Backend, *, token: str, end: Callable[[], None]) -> None:
+        """`end` has the process end soon."""
         self._backend = backend
+        self._end = end
         self._expected = f"Bearer {token}".encode() if token else b""
         self.session = Session(backend)
         self._own: dict[str, Unary] = {
@@ -166,6 +168,10 @@ class Service:
         except LoadFailed as error:
             log.error("load failed: %s", error)  # noqa: TRY400 - the reason says it all
             return Result(success=False, message=str(error))
+        except PortTaken as error:
+            log.error("load failed: %s", error)  # noqa: TRY400 - the reason says it all
+            self._end()
+            raise Refusal(grpc.StatusCode.UNAVAILABLE, str(error)) from error
         except Exception as error:
             log.exception("load failed")
             return Result(success=False, message=f"{type(error).__name__}: {error}")

@@ -4,11 +4,13 @@ import asyncio
 import base64
 import json
 import math
+import socket
 import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import aiohttp
 import pytest
@@ -184,3 +186,17 @@ async def test_a_client_that_leaves_frees_the_slot(chat_model_file: Path) -> Non
             await answer.content.readline()
         async with asyncio.timeout(SOON.total_seconds()):
             await ask(backend, CHAT, ASKED)
+
+
+@pytest.mark.parametrize("port", ["http", "front"])
+async def test_a_port_that_another_program_took_before_the_load_ends_the_process(
+    chat_model_file: Path, port: str
+) -> None:
+    """Unlike a model that cannot be loaded: a new process, with other ports, loads it."""
+    async with running_backend("llama_cpp") as backend:
+        url = urlsplit(backend.http_url if port == "http" else backend.front_url)
+        with socket.create_server((str(url.hostname), int(url.port or 0))):
+            with pytest.raises(errors.BackendGone, match=f"cannot listen at {url.netloc}: Address already in use"):
+                await backend.client.load(ModelOptions(Model="smol", ModelFile=str(chat_model_file)), timeout=SOON)
+            async with asyncio.timeout(SOON.total_seconds()):
+                assert await backend.process.wait() == 0
