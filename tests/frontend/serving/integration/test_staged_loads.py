@@ -262,6 +262,37 @@ async def test_a_staging_that_moves_no_byte_is_given_up_for_the_next_node(fleet:
     assert "bringing its files there was given up after" in failed.reason
 
 
+async def test_the_log_tells_the_bytes_of_an_attempt_that_failed_as_well(
+    fleet: Fleet, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = fleet.world
+    (world.models / "small.gguf").write_bytes(bytes(SIZE))
+    async with (
+        open_file_worker(world.models.parent / "node", secret=SECRET + "w1") as worker,
+        Relay(worker.port) as relay,
+    ):
+        await world.node("w1", http_address=f"127.0.0.1:{relay.port}")
+        await fleet.node("w2")
+        relay.freeze_after(SIZE // 2)
+        await world.loads.ensure("small")
+        caplog.set_level("INFO")
+        loading = asyncio.create_task(world.loads.tick())
+        await relay.until_frozen()
+
+        async def is_over() -> bool:
+            await world.clock.advance(timedelta(seconds=30))
+            return loading.done()
+
+        await eventually(is_over, "the load to be tried elsewhere")
+        await loading
+
+    lines = [vars(record) for record in caplog.records if getattr(record, "event", "") == "model.staged"]
+    first, second = ((line["node"], line["bytes"]) for line in lines)
+    assert first[0] == "w1"
+    assert 0 < first[1] < SIZE
+    assert second == ("w2", SIZE)
+
+
 async def test_a_summary_tells_when_files_were_brought_and_nothing_for_those_that_were_there(
     database: Database,
 ) -> None:

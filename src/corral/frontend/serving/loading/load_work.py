@@ -309,9 +309,9 @@ class LoadWork:
         finally:
             del self.stagings[held.job.id]
             self.meter.staged(watch.count.sent_bytes, self._clock.monotonic() - began)
-        if sent := watch.count.sent_bytes:
-            details = {"event": "model.staged", "model": held.job.model, "node": node.name, "bytes": sent}
-            log.info("model files sent", extra=details)
+            if sent := watch.count.sent_bytes:
+                details = {"event": "model.staged", "model": held.job.model, "node": node.name, "bytes": sent}
+                log.info("model files sent", extra=details)
         return models, sent > 0
 
     async def _tell_staging(self, held: HeldJob, node: Node, watch: StagingWatch) -> None:
