@@ -18,8 +18,8 @@ from corral.base.own_network import ForbiddenAddress
 from corral.gateway.answers import Answer, GatewayRefusal
 from corral.gateway.bodies import Bodies, UnfinishedHeads
 from corral.gateway.config import GatewayConfig
+from corral.gateway.dialling import FleetDialler
 from corral.gateway.dispatch import RequestDispatcher, Tasks
-from corral.gateway.fleet_dialling import FleetDialler
 from corral.gateway.head import RequestHead
 from corral.gateway.pool import Pool
 from corral.gateway.renaming import Piece, size_of
