@@ -11,10 +11,10 @@ from corral.adapter.dialects.engine_errors import ANTHROPIC_ROUTES, anthropic_er
 from corral.gateway.admit import asked_in_form, asked_in_json
 from corral.gateway.answers import Answer, GatewayRefusal
 from corral.gateway.bodies import Inflation
+from corral.gateway.engine_requests import Piece, rename_in_form, rename_in_json, size_of
 from corral.gateway.exchange import ClientSide, Exchange, RequestOutcome, Services
 from corral.gateway.head import HOPS, MOST_HOPS, RequestHead, write_head
 from corral.gateway.prefixes import chain_of
-from corral.gateway.renaming import Piece, rename_in_form, rename_in_json, size_of
 from corral.gateway.tally import ModelTally
 from corral.gateway.upstream import TIME_OUTS, AnswerHead, Origin, UpstreamFailure
 from corral.gateway.usage import AnswerTail
