@@ -29,9 +29,9 @@ from corral.base.queues import Batches
 from corral.base.tasks import Poke
 from corral.base.values import PartlyPrinted
 from corral.bus.port import Bus
+from corral.frontend.nodes.contacts import NodeDoors
 from corral.frontend.nodes.decide.node import Node, may_not_listen_yet
 from corral.frontend.nodes.decide.reports import NodeContact, Reach, ReportedProcess, contact_of
-from corral.frontend.nodes.doors import NodeDoors
 from corral.frontend.nodes.store.nodes import Nodes
 from corral.frontend.store.secrets import Secrets, node_secret_name
 from corral.wire import go_json, subjects

@@ -14,8 +14,8 @@ from corral.base.http_client import HttpFailed, open_session, open_socket
 from corral.base.ids import NodeId
 from corral.base.retry import Backoff
 from corral.frontend.nodes.client import NodeContacts, NodeGone, NodePending, NodeTokens, WorkerUnreachable
+from corral.frontend.nodes.contacts import NodeDoors
 from corral.frontend.nodes.decide.log_lines import LogFrame, LogTail, WantedLines, WorkerFrame
-from corral.frontend.nodes.doors import NodeDoors
 from corral.wire.nodes import InitialLines, LiveLine, LogGap, MissedLines
 
 _IDLE: Final = timedelta(seconds=1)
