@@ -14,16 +14,10 @@ from corral.base.errors import Conflict, CorralError
 from corral.base.ids import LeaseToken, LoadJobId, NodeId, OperationId, new_replica_id
 from corral.base.tasks import running
 from corral.frontend.models.decide.model import ModelSpec
-from corral.frontend.nodes.client import (
-    NodeBusy,
-    NodeGone,
-    NodeLogs,
-    NodePending,
-    NodeRefused,
-    NodeUnreachable,
-    StartedBackend,
-)
+from corral.frontend.nodes.client import NodeBusy, NodeRefused, StartedBackend
+from corral.frontend.nodes.contacts import NodeGone, NodePending, NodeUnreachable
 from corral.frontend.nodes.decide.node import Node
+from corral.frontend.nodes.logs import NodeLogs
 from corral.frontend.nodes.store.nodes import Nodes
 from corral.frontend.operations.decide.operation import NO_PROGRESS
 from corral.frontend.operations.dispatcher import WorkerRestarted
