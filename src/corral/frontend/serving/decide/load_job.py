@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, assert_never
 
 import msgspec
 
@@ -20,6 +20,7 @@ from corral.base.ids import LeaseToken, LoadJobId, NodeId, ReplicaId
 from corral.base.retry import Backoff
 from corral.base.setting_kinds import duration
 from corral.base.settings import setting
+from corral.frontend.nodes.decide.node import Node, may_not_listen_yet
 from corral.frontend.operations.decide.intent import Intent, IntentState, Verb, together
 from corral.wire.models import PERMANENT, LoadReason
 
@@ -311,3 +312,38 @@ def _may_take_files(removal: Intent, since: datetime, now: datetime) -> bool:
     if removal.state is IntentState.OPEN or (unanswered is not None and unanswered.until > now):
         return True
     return removal.state is not IntentState.CANCELLED and since <= removal.accepted_at
+
+
+class Hitch(StrEnum):
+    """Trouble of a load that passes by itself, so that its node is asked again soon instead of being given up.
+
+    hitch           what is behind it                                                        how long it may last
+    not_listening   a worker registers first and listens on NATS a moment later              `LISTENS_WITHIN` since then
+    still_ending    a LocalAI worker refuses a place whose last process it is still ending   `LoadPolicy.ending`
+    ended           and may answer with the address of that process instead                  `LoadPolicy.ending`
+    """
+
+    NOT_LISTENING = "not_listening"
+    """Nobody answers for the node on NATS."""
+    STILL_ENDING = "still_ending"
+    """The node says that the last process of this place is being stopped."""
+    ENDED = "ended"
+    """Nobody serves at the address that the node named."""
+
+
+def will_pass(hitch: Hitch, node: Node, *, since: datetime | None, now: datetime, policy: LoadPolicy) -> bool:
+    """Whether to ask the node again. `since` is when its answer was first waited for, and for a process that ended when
+    the place last became free; None when nobody ever had it."""
+    match hitch:
+        case Hitch.NOT_LISTENING:
+            return may_not_listen_yet(node.joined_at, now)
+        case Hitch.STILL_ENDING | Hitch.ENDED:
+            is_foreign = node.peer is None  # Corral's workers wait for the end of a process before they start the next
+            return is_foreign and since is not None and timedelta(0) <= now - since < policy.ending
+        case _:
+            assert_never(hitch)
+
+
+def says_that_it_ends(refusal: str, process_key: str) -> bool:
+    """Whether a worker refuses a process because it is stopping the one before it."""
+    return process_key in refusal and "stopping" in refusal

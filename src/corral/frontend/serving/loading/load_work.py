@@ -24,8 +24,8 @@ from corral.frontend.operations.dispatcher import WorkerRestarted
 from corral.frontend.operations.progress import ProgressBoard
 from corral.frontend.record.decide import Event, EventKind
 from corral.frontend.record.feed import Feed
-from corral.frontend.serving.decide.load_hitches import Hitch, says_that_it_ends, will_pass
 from corral.frontend.serving.decide.load_job import (
+    Hitch,
     LoadJob,
     LoadPolicy,
     LoadState,
@@ -33,7 +33,9 @@ from corral.frontend.serving.decide.load_job import (
     LoadStepName,
     LoadWhy,
     next_look,
+    says_that_it_ends,
     step_seconds,
+    will_pass,
 )
 from corral.frontend.serving.decide.placement import (
     CandidateNode,
