@@ -1,8 +1,9 @@
 """Load jobs: the durable cold load of one replica. Requests that wait for a model share its job with the ordinal 0; the
 model's other jobs load further replicas.
 
-pending waits for a node that can take it, or for somebody to work on it loading a frontend works on it: it holds the
-lease failed given up for now; a request after `retry_at` starts it again
+pending   waits for a node that can take it, or for a frontend to work on it
+loading   a frontend works on it: it holds the lease
+failed    given up for now; a request after `retry_at` starts it again
 
 A job that succeeded is gone: the replica is what is left of it. A job is a list of steps that can each be repeated by
 the frontend that takes the job over: existing results are found and not made twice.
