@@ -31,11 +31,11 @@ from corral.frontend.serving.gateways.adapted import AdaptedReplicas
 from corral.frontend.serving.gateways.reports import GatewayReports, GatewayShares
 from corral.frontend.serving.gateways.request_files import LEFT_PERIOD, LeftObjects, RequestFiles
 from corral.frontend.serving.gateways.view import ViewKeeper, ViewSources
-from corral.frontend.serving.loading.evicting import Evicting
 from corral.frontend.serving.loading.load_jobs import Loads
 from corral.frontend.serving.loading.load_watch import LoadWatch
 from corral.frontend.serving.loading.load_work import LoadStores, LoadWork
 from corral.frontend.serving.loading.model_loader import BackendLoader, ModelLoader, UsualLimits
+from corral.frontend.serving.loading.placing import Evicting
 from corral.frontend.serving.replica_health import ReplicaExits, ReplicaHealth
 from corral.frontend.serving.rollout import RESTORING_PERIOD, Restoring, Rollout
 from corral.frontend.serving.scaling import Scaling

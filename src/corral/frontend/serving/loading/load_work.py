@@ -49,9 +49,9 @@ from corral.frontend.serving.decide.placement import (
 from corral.frontend.serving.decide.replica import LIVE, Replica, ReplicaState
 from corral.frontend.serving.decide.snapshot import FleetSnapshot
 from corral.frontend.serving.decide.turns import place_in_turn, waiting_before
-from corral.frontend.serving.loading.evicting import Evicting, WaitingFor
 from corral.frontend.serving.loading.load_watch import LoadWatch, PlaceLost
 from corral.frontend.serving.loading.model_loader import LoadMeter, ModelLoader, StepTimedOut, within_bound
+from corral.frontend.serving.loading.placing import Evicting, WaitingFor
 from corral.frontend.serving.snapshots import Snapshots
 from corral.frontend.serving.staging.service import (
     STAGING,
