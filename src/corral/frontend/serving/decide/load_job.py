@@ -16,11 +16,13 @@ from enum import StrEnum
 from typing import Final, NamedTuple, assert_never
 
 import msgspec
+from msgspec.structs import replace
 
 from corral.base.ids import LeaseToken, LoadJobId, NodeId, ReplicaId
 from corral.base.retry import Backoff
 from corral.base.setting_kinds import duration
 from corral.base.settings import setting
+from corral.frontend.models.decide.model import ModelSpec
 from corral.frontend.nodes.decide.node import Node, may_not_listen_yet
 from corral.frontend.operations.decide.intent import Intent, IntentState, Verb, together
 from corral.wire.models import PERMANENT, LoadReason
@@ -348,3 +350,14 @@ def will_pass(hitch: Hitch, node: Node, *, since: datetime | None, now: datetime
 def says_that_it_ends(refusal: str, process_key: str) -> bool:
     """Whether a worker refuses a process because it is stopping the one before it."""
     return process_key in refusal and "stopping" in refusal
+
+
+class HeldJob(msgspec.Struct, frozen=True, kw_only=True):
+    """A job that this process holds the lease of."""
+
+    job: LoadJob
+    token: LeaseToken
+    spec: ModelSpec
+
+    def at_step(self, name: LoadStepName, at: datetime) -> "HeldJob":
+        return replace(self, job=replace(self.job, steps=(*self.job.steps, LoadStep(name, at))))
