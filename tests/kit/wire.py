@@ -12,10 +12,9 @@ from corral.base.clock import SystemClock
 from corral.base.tls_keys import PrivateKey
 from corral.gateway.bodies import UnfinishedHeads
 from corral.gateway.config import GatewayConfig, Limits
+from corral.gateway.dialling import EngineDialler, FleetDialler
 from corral.gateway.dispatch import RequestDispatcher, Tasks
-from corral.gateway.engine_dialling import EngineDialler
 from corral.gateway.exchange import Services
-from corral.gateway.fleet_dialling import FleetDialler
 from corral.gateway.pool import Pool
 from corral.gateway.relay import ClientConnection
 from corral.gateway.routes import Router

@@ -18,11 +18,11 @@ from corral.base.own_network import ForbiddenAddress
 from corral.gateway.answers import Answer, GatewayRefusal
 from corral.gateway.bodies import Bodies, UnfinishedHeads
 from corral.gateway.config import GatewayConfig
+from corral.gateway.dialling import FleetDialler
 from corral.gateway.dispatch import RequestDispatcher, Tasks
-from corral.gateway.fleet_dialling import FleetDialler
+from corral.gateway.engine_requests import Piece, size_of
 from corral.gateway.head import RequestHead
 from corral.gateway.pool import Pool
-from corral.gateway.renaming import Piece, size_of
 from corral.gateway.tally import Ledger, Tally
 from corral.gateway.upstream import AnswerHead, Origin, UpstreamConnection, UpstreamFailure
 from corral.gateway.view import Directory

@@ -4,17 +4,24 @@ import asyncio
 import re
 from codecs import BOM_UTF8
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final, cast
 
 from corral.adapter.dialects.engine_errors import ANTHROPIC_ROUTES, anthropic_error_of, is_mendable, openai_error
 from corral.gateway.admit import asked_in_form, asked_in_json
 from corral.gateway.answers import Answer, GatewayRefusal
 from corral.gateway.bodies import Inflation
+from corral.gateway.engine_requests import (
+    ENGINE_IS_WELL,
+    check_hops,
+    engine_failure,
+    engine_head,
+    rename_in_form,
+    rename_in_json,
+)
 from corral.gateway.exchange import ClientSide, Exchange, RequestOutcome, Services
-from corral.gateway.head import HOPS, MOST_HOPS, RequestHead, write_head
+from corral.gateway.head import RequestHead, write_head
 from corral.gateway.prefixes import chain_of
-from corral.gateway.renaming import Piece, rename_in_form, rename_in_json, size_of
 from corral.gateway.tally import ModelTally
 from corral.gateway.upstream import TIME_OUTS, AnswerHead, Origin, UpstreamFailure
 from corral.gateway.usage import AnswerTail
@@ -43,16 +50,6 @@ _RETRIES: Final = 1
 """Attempts on other replicas, before the first byte of a response."""
 _ENGINE_RETRIES: Final = 3
 """Attempts on other replicas after a failed external engine: a model may have several engines to fall back on."""
-_NOT_HERE: Final = frozenset({402, 403, 404, 408, 429, 502, 503, 504, 529})
-"""Statuses with which an engine that somebody else runs says that it cannot answer, while another one may."""
-_DECLINED: Final = frozenset({403, 404, 408})
-"""Statuses that a request itself may cause. The engine is not blamed for them, or one client could make it unavailable
-for all."""
-_PRIVATE: Final = re.compile(
-    rb"(?:accept-encoding|referer|openai-organization|openai-project|x-goog-[^:]*):", re.IGNORECASE
-)
-"""Headers of clients that are none of the business of engines that somebody else runs. A compressed answer is not asked
-for, since its usage could not be read."""
 _UNREACHED_RETRIES: Final = 4
 """Attempts on other replicas for a request that none has received, so that none can have failed because of it."""
 _GONE: Final = frozenset(
@@ -229,18 +226,15 @@ class Inference(Exchange):
         if replica.wakes_fleet:
             self._services.dispatcher.wake_fleet(self.model)
         try:
-            if self._head.hops >= MOST_HOPS:
-                raise _circling(self.model)
-            self._pieces = self._renamed(engine.model)
+            check_hops(self._head, self.model)
+            if self._route == _FORMS:
+                self._pieces = rename_in_form(self._head.lines, self._body, engine.model)
+            else:
+                self._pieces = rename_in_json(self._body, engine.model)
         except GatewayRefusal as refusal:
             self.refuse(refusal)
             return False
         return True
-
-    def _renamed(self, name: str) -> Sequence[Piece]:
-        if self._route == _FORMS:
-            return rename_in_form(self._head.lines, self._body, name)
-        return rename_in_json(self._body, name)
 
     def _origin(self, replica: UpstreamReplica) -> Origin:
         """Return the engine's own port, or the port in front of it for features that the engine ignores or refuses."""
@@ -269,26 +263,15 @@ class Inference(Exchange):
         head, replica = self._head, self._replica
         assert replica is not None  # noqa: S101 - for the type checker; a cast would be a call for every request
         if replica.engine is not None:
-            return self._engine_head(replica, replica.engine)
+            base = replica.engine.base.encode()
+            route = base + self._route.removeprefix(_VERSION)
+            return engine_head(head, route, lines=replica.lines, id_line=self._client.id_line, pieces=self._pieces)
         return write_head(
             head,
             target=self._route + b"?" + head.query if head.query else self._route,
             lines=replica.lines,
             added=self._client.forwarded + self._client.id_line,
             length=len(self._body),
-        )
-
-    def _engine_head(self, replica: UpstreamReplica, engine: EngineEntry) -> bytes:
-        """Return the head for an external engine, without the client's identity and credentials."""
-        lines = [line for line in self._head.lines if not _PRIVATE.match(line)]
-        head = replace(self._head, fields=b"".join(line + b"\r\n" for line in lines))
-        target = engine.base.encode() + self._route.removeprefix(_VERSION)
-        return write_head(
-            head,
-            target=target + b"?" + head.query if head.query else target,
-            lines=replica.lines,
-            added=self._client.id_line + b"%b: %d\r\n" % (HOPS, head.hops + 1),
-            length=size_of(self._pieces),
         )
 
     def upstream_data(self, data: bytes) -> None:
@@ -386,19 +369,16 @@ class Inference(Exchange):
         return None
 
     def _accept_from_engine(self, head: AnswerHead, replica: UpstreamReplica) -> UpstreamFailure | None:
-        if head.status == 101:
-            return UpstreamFailure.GARBAGE
-        if 300 <= head.status < 400:  # a client that follows it would send its key there
-            return UpstreamFailure.REDIRECTED
-        if head.status == 401:
-            return UpstreamFailure.DENIED
-        if head.status in _NOT_HERE:
-            has_others = self._services.directory.serves(self.model, {*self.excluded, replica.id})
-            if not has_others or len(self._failures) >= _ENGINE_RETRIES:
-                return None
-            return UpstreamFailure.DECLINED if head.status in _DECLINED else UpstreamFailure.OVERLOADED
-        replica.restore()
-        return None
+        failure = engine_failure(head.status)
+        if failure is None:
+            replica.restore()
+        elif failure in ENGINE_IS_WELL and not self._may_try_another(replica):
+            return None
+        return failure
+
+    def _may_try_another(self, engine: UpstreamReplica) -> bool:
+        has_others = self._services.directory.serves(self.model, {*self.excluded, engine.id})
+        return has_others and len(self._failures) < _ENGINE_RETRIES
 
     def _sweep_answer(self, now: float) -> None:
         if self._swept_size != self._tail.size or self._client.is_full:
@@ -499,11 +479,6 @@ def _failure_of(head: AnswerHead) -> UpstreamFailure | None:
     if head.status == 503 and _BACKEND_GONE in head.raw:  # what an adapter says of the process behind it
         return UpstreamFailure.REFUSED
     return None
-
-
-def _circling(model: str) -> GatewayRefusal:
-    text = f"the request for {model} came through {MOST_HOPS} fleets: their engines lead to each other in a circle"
-    return GatewayRefusal(508, text, code="engine_loop", param="model")
 
 
 def _most_retries(replica: UpstreamReplica, failure: UpstreamFailure) -> int:

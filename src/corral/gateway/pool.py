@@ -7,8 +7,7 @@ from collections.abc import Container
 from functools import partial
 
 from corral.gateway.config import Limits, TimeOuts
-from corral.gateway.engine_dialling import EngineDialler
-from corral.gateway.fleet_dialling import FleetDialler
+from corral.gateway.dialling import EngineDialler, FleetDialler
 from corral.gateway.upstream import Origin, UpstreamConnection
 from corral.gateway.write_batching import WriteBatcher
 

@@ -23,10 +23,9 @@ from corral.base.tasks import run_services, stop_on_signals
 from corral.gateway.bodies import UnfinishedHeads
 from corral.gateway.config import GatewayConfig, Limits
 from corral.gateway.control_link import ControlLink, GatewayReporter, ViewFollower
+from corral.gateway.dialling import CertificateKey, EngineDialler, FleetDialler
 from corral.gateway.dispatch import RequestDispatcher, Tasks
-from corral.gateway.engine_dialling import EngineDialler
 from corral.gateway.exchange import Services
-from corral.gateway.fleet_dialling import CertificateKey, FleetDialler
 from corral.gateway.pool import Pool
 from corral.gateway.server import Server
 from corral.gateway.tally import Ledger

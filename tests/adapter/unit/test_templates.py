@@ -2,8 +2,8 @@
 
 import pytest
 
+from corral.adapter.dialects.openai import chat_prompt, completion_prompts
 from corral.adapter.dialects.requests import ChatMessage, ChatRequest
-from corral.adapter.dialects.templates import chat_prompt, completion_prompts
 from corral.templates import TemplateFailed, TemplateRefused
 from corral.wire.adapter import AdapterModel, PromptTemplates
 

@@ -14,10 +14,9 @@ from corral.cli.backends.fleet_file import DeclaredFleet, FleetFile
 from corral.cli.operations import watch as operation_watch
 from corral.frontend.operations.decide.reasons import ReasonCode, because
 from corral.processes.exit_codes import ExitCode
-from corral.wire.operation_views import (
+from corral.wire.fleet_rules import (
     AppliedRules,
     PlannedActView,
-    PlannedView,
     RuleAsk,
     RuleChanges,
     RuleSetView,
@@ -25,6 +24,7 @@ from corral.wire.operation_views import (
     RuleView,
     UnmetView,
 )
+from corral.wire.operation_views import PlannedView
 from corral.wire.scheduling import NamedScheduling, SchedulingChanges, SchedulingList, SchedulingView
 
 FLEET = """\

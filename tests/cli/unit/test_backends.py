@@ -14,6 +14,7 @@ from corral.cli.backends.tables import rows
 from corral.cli.names import read_labels
 from corral.cli.operations import watch as operation_watch
 from corral.frontend.operations.decide.reasons import ReasonCode, because
+from corral.wire.fleet_rules import DriftFixView, DriftList, DriftView
 from corral.wire.galleries import (
     BackendUpgradeView,
     FleetBackends,
@@ -22,7 +23,7 @@ from corral.wire.galleries import (
     NodeUpgradeView,
     UpgradesView,
 )
-from corral.wire.operation_views import DriftFixView, DriftList, DriftView, OperationAsk, Plan, PlanCounts, PlannedView
+from corral.wire.operation_views import OperationAsk, Plan, PlanCounts, PlannedView
 from corral.wire.plans import EndingReplicaView
 
 ABSENT = because(ReasonCode.PROVEN, rung="absent")

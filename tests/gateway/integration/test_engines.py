@@ -480,8 +480,8 @@ async def test_an_address_that_never_answers_leaves_time_for_the_next(monkeypatc
         async def lookup(host: str, port: int) -> list[str]:
             return ["127.0.0.2", "127.0.0.1"]
 
-        monkeypatch.setattr("corral.gateway.engine_dialling.allowed_addresses", lookup)
-        monkeypatch.setattr("corral.gateway.engine_dialling._LONGEST_TRY", 0.1, raising=False)
+        monkeypatch.setattr("corral.gateway.dialling.allowed_addresses", lookup)
+        monkeypatch.setattr("corral.gateway.dialling._LONGEST_TRY", 0.1, raising=False)
         await told(made, msgspec.structs.replace(external(made.engine), url=f"http://engine.test:{made.engine.port}"))
         assert (await made.ask(request(chat()))).status == 200
         await made.until_quiet()

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from corral.base.tls_keys import PrivateKey
-from corral.gateway.fleet_dialling import FleetDialler
+from corral.gateway.dialling import FleetDialler
 from corral.wire.fleet_tls import FleetRole, IssuedCertificate
 from corral.wire.view import ReplicaEntry
 from tests.kit.clock import ManualClock

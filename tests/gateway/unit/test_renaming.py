@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from corral.gateway.admit import asked_in_json, model_in_form
 from corral.gateway.answers import GatewayRefusal
-from corral.gateway.renaming import Piece, rename_in_form, rename_in_json, size_of
+from corral.gateway.engine_requests import Piece, rename_in_form, rename_in_json, size_of
 from tests.gateway.unit.test_forms import END, FILE, KIND, MODEL, part
 
 NAMES = st.text(min_size=1, max_size=40).filter(lambda text: text.isprintable())

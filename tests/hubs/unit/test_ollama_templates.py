@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corral.base.errors import InvalidInput
-from corral.hubs.ollama_templates import convert_template
+from corral.hubs.ollama import convert_template
 from corral.templates.prompts import PromptSettings, refusals, render_chat
 
 CHATML = """{{ if .System }}<|im_start|>system

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from corral.imaging.errors import BuildFailed
-from corral.imaging.requirements import read_lock
+from corral.imaging.source import read_lock
 
 HASH = "--hash=sha256:" + "a" * 64
 ROOT = Path(__file__).parents[3]

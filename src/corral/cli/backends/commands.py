@@ -31,8 +31,9 @@ from corral.cli.output import json_option, print_json, say, show
 from corral.frontend.backends.decide.backend import BACKEND_VERBS
 from corral.frontend.operations.decide.intent import Verb
 from corral.processes.exit_codes import ExitCode
+from corral.wire.fleet_rules import DriftList
 from corral.wire.galleries import FleetBackends, UpgradesView
-from corral.wire.operation_views import DriftList, OperationAsk, OperationView, Plan
+from corral.wire.operation_views import OperationAsk, OperationView, Plan
 
 F = TypeVar("F", bound=Callable[..., Any])
 _UPGRADES_PATH: Final = "/api/v1/backends/upgrades"

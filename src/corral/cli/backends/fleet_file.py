@@ -31,7 +31,7 @@ from corral.base.private_files import read_bounded
 from corral.base.words import parse_duration
 from corral.frontend.rules.decide import FleetRule, demanded, rule_problem, set_problem
 from corral.frontend.serving.decide.scheduling import SchedulingWish, check
-from corral.wire.operation_views import RuleAsk
+from corral.wire.fleet_rules import RuleAsk
 from corral.wire.scheduling import NamedScheduling
 
 STANDARD_INPUT: Final = "-"

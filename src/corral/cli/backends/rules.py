@@ -19,16 +19,8 @@ from corral.cli.output import Column, json_option, plain, print_json, say, show,
 from corral.cli.units import age
 from corral.frontend.rules.plan_words import act_title, doubt_lines, rule_change_lines, selector_text, unmet_line
 from corral.processes.exit_codes import ExitCode
-from corral.wire.operation_views import (
-    AppliedRules,
-    OperationView,
-    RuleAsk,
-    RuleChanges,
-    RulesAsk,
-    RuleSetView,
-    RulesPlan,
-    RuleView,
-)
+from corral.wire.fleet_rules import AppliedRules, RuleAsk, RuleChanges, RulesAsk, RuleSetView, RulesPlan, RuleView
+from corral.wire.operation_views import OperationView
 from corral.wire.scheduling import NamedScheduling, SchedulingChanges, SchedulingList, SchedulingSet, SchedulingView
 from corral.wire.state_words import Subject, state_word
 

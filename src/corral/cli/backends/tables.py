@@ -13,6 +13,7 @@ from corral.cli.units import SHORT_ID, age, short_digest
 from corral.frontend.backends.decide.backend import BuildIdentity
 from corral.frontend.backends.decide.plan_words import fetched, outcome
 from corral.frontend.backends.decide.upgrades import is_alike, usual_build
+from corral.wire.fleet_rules import DriftView
 from corral.wire.galleries import (
     BackendUpgradeView,
     FleetBackends,
@@ -21,7 +22,7 @@ from corral.wire.galleries import (
     NodeUpgradeView,
     UpgradesView,
 )
-from corral.wire.operation_views import DriftView, PlannedView
+from corral.wire.operation_views import PlannedView
 from corral.wire.state_words import Subject
 
 if TYPE_CHECKING:

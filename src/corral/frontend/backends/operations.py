@@ -16,7 +16,8 @@ from corral.frontend.backends.decide.backend import Wish, artefact_of, evidence_
 from corral.frontend.backends.inventory import InventoryKeeper
 from corral.frontend.backends.planning import Ask, GivenNames, Planned, galleries_for, plan_targets
 from corral.frontend.backends.policies import BackendPolicies
-from corral.frontend.nodes.client import NodeClient, NodeUnreachable
+from corral.frontend.nodes.client import NodeClient
+from corral.frontend.nodes.contacts import NodeUnreachable
 from corral.frontend.nodes.decide.node import Node, NodeStatus, NodeType, SeenNode
 from corral.frontend.nodes.fleet import Fleet, NodeFilter
 from corral.frontend.operations.decide.intent import (

@@ -1,5 +1,4 @@
-"""How a node is asked: typed calls over NATS, and its HTTP server for what backends have printed. Every call has a
-deadline, and every way to fail has a name.
+"""How a node is asked: typed calls over NATS. Every call has a deadline, and every way to fail has a name.
 
 NodeUnreachable  nobody answers for the node; it counts as unhealthy until it is heard again
 NodePending      nobody approved the node, so it is not contacted at all
@@ -8,14 +7,11 @@ NodeRefused      the node says why not, or its answer cannot be accepted
 NodeTooOld       the node is there, and its worker is older than the question
 """
 
-import asyncio
 import logging
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta
-from http import HTTPStatus
 from typing import Final, TypeVar
-from urllib.parse import quote
 
 import msgspec
 from msgspec import UNSET
@@ -23,17 +19,15 @@ from msgspec.structs import replace
 
 from corral.base.clock import Clock
 from corral.base.errors import BusTimeout, BusUnavailable, CorralError, InvalidInput, NoResponders
-from corral.base.http_client import HttpFailed, asked, open_session, read_body
 from corral.base.ids import NodeId
 from corral.base.queues import Batches
 from corral.base.tasks import Poke
 from corral.base.values import PartlyPrinted
 from corral.bus.port import Bus
-from corral.frontend.nodes.decide.node import Node, may_not_listen_yet
-from corral.frontend.nodes.decide.reports import NodeContact, Reach, ReportedProcess, contact_of
-from corral.frontend.nodes.doors import NodeDoors
+from corral.frontend.nodes.contacts import NodeContacts, NodeGone, NodePending, NodeUnreachable
+from corral.frontend.nodes.decide.node import may_not_listen_yet
+from corral.frontend.nodes.decide.reports import NodeContact, Reach, ReportedProcess
 from corral.frontend.nodes.store.nodes import Nodes
-from corral.frontend.store.secrets import Secrets, node_secret_name
 from corral.wire import go_json, subjects
 from corral.wire.backends import (
     ChangeReply,
@@ -51,7 +45,6 @@ from corral.wire.models import (
     ModelStopRequest,
     known_routes,
 )
-from corral.wire.nodes import LogLine
 from corral.wire.replicas import ReplicaAccess, RunningReply, StopRequest
 
 log = logging.getLogger(__name__)
@@ -70,36 +63,8 @@ MOST_OBJECTS: Final = 4000
 _SHOWN: Final = 200
 _TOKEN: Final = re.compile(r"[!-~]{0,256}")
 """What a header can carry; a node reports the tokens of its processes."""
-_LOGS_WITHIN: Final = timedelta(seconds=15)
-_MOST_LOG_BYTES: Final = 16 * 1024 * 1024
-"""The largest answer that is read: a worker keeps a thousand lines of each process."""
-_ERRORS_WITHIN: Final = timedelta(seconds=5)
-"""Another node is tried only after the lines of this one are there."""
-_MOST_ERRORS: Final = 15
-_LONGEST_ERROR: Final = 500
-_CONTACT_KEPT_SECONDS: Final = 3.0
-"""An operation on a thousand nodes takes less, so it reads each contact once."""
 
 T = TypeVar("T", bound=msgspec.Struct)
-
-
-class NodeUnreachable(CorralError):
-    """Nobody answers for the node."""
-
-    code = "node_unreachable"
-    retryable = True
-
-
-class NodeGone(NodeUnreachable):
-    """The fleet has no such node."""
-
-    code = "node_gone"
-
-
-class NodePending(NodeUnreachable):
-    """The node waits for a person's approval, and is not contacted before."""
-
-    code = "node_pending"
 
 
 class NodeBusy(CorralError):
@@ -124,13 +89,6 @@ class NodeTooOld(CorralError):
     """The node is there, but its worker does not know the question. Only LocalAI's first ones are so old."""
 
     code = "node_too_old"
-
-
-class WorkerUnreachable(CorralError):
-    """The worker's HTTP server could not be asked."""
-
-    code = "worker_unreachable"
-    retryable = True
 
 
 class StartedBackend(PartlyPrinted, frozen=True, kw_only=True):
@@ -159,69 +117,6 @@ class StoppedProcess(msgspec.Struct, frozen=True, kw_only=True):
     process_key: str
     port: int
     revision: str
-
-
-class NodeContacts:
-    """Decides, for all code that dials nodes, whether a node may be contacted. Code that is about to dial a node asks
-    here first.
-
-    An operation asks several times for each of its nodes, so an answer is kept for three seconds. What this process
-    changes counts at once; what another frontend changes, within that time.
-    """
-
-    def __init__(self, nodes: Nodes) -> None:
-        self._nodes = nodes
-        self._reads = Batches(self._read, spacing_seconds=0)
-        self._cache: dict[NodeId, tuple[NodeContact, float]] = {}
-        self._kept_since_writes = nodes.writes
-
-    async def of(self, node_id: NodeId) -> NodeContact:
-        """The node's registered addresses. NodePending while nobody approved it; NodeGone when there is none."""
-        now = asyncio.get_running_loop().time()
-        if self._kept_since_writes == self._nodes.writes:
-            contact, read_at = self._cache.get(node_id, (None, 0.0))
-            if contact is not None and now - read_at < _CONTACT_KEPT_SECONDS:
-                return contact
-        contact = await self._reads.store(node_id)
-        if contact is None:
-            raise NodeGone(node_id=node_id)
-        if not contact.is_approved:
-            raise NodePending(f"node {contact.name} waits for approval; until then it is not contacted")
-        return contact
-
-    async def load(self, ids: Iterable[NodeId]) -> dict[NodeId, Node]:
-        """Return those of the nodes that exist, and keep their addresses for the calls that follow."""
-        read_at, writes = asyncio.get_running_loop().time(), self._nodes.writes
-        nodes = await self._nodes.load_many(ids)
-        self._keep({id: contact_of(node) for id, node in nodes.items()}, read_at, writes)
-        return nodes
-
-    async def _read(self, ids: Sequence[NodeId]) -> list[NodeContact | None]:
-        read_at, writes = asyncio.get_running_loop().time(), self._nodes.writes
-        contacts = await self._nodes.contacts(ids)
-        self._keep(contacts, read_at, writes)
-        return [contacts.get(id) for id in ids]
-
-    def _keep(self, contacts: Mapping[NodeId, NodeContact], read_at: float, writes: int) -> None:
-        """Keep what was read then. What is kept from before other writes of this process is not believed any more."""
-        if self._kept_since_writes != writes:
-            self._cache.clear()
-            self._kept_since_writes = writes
-        self._cache.update((id, (contact, read_at)) for id, contact in contacts.items() if contact.is_approved)
-
-
-class NodeTokens:
-    """The bearer that a node's servers accept from control: the node's own secret, or the token that it joined with.
-
-    Of a node without secret that registered before that was kept, it is taken for the shared one.
-    """
-
-    def __init__(self, secrets: Secrets, registration_token: str) -> None:
-        self._secrets = secrets
-        self._shared = registration_token
-
-    async def of(self, node_id: NodeId) -> str:
-        return await self._secrets.get(node_secret_name(node_id)) or self._shared
 
 
 class NodeClient:
@@ -460,56 +355,3 @@ def _reach(node_id: NodeId, contact: NodeContact, access: ReplicaAccess) -> Reac
     if not _TOKEN.fullmatch(access.token):
         raise NodeRefused("the answer names a token for gRPC that cannot be one", node_id=node_id)
     return Reach(url=access.url, key=access.key, routes=routes, front_port=front_port, token=access.token)
-
-
-class WorkerAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """What a worker answered, without its headers: what a node calls its answer is nothing to go by."""
-
-    status: int
-    body: bytes
-
-
-class NodeLogs:
-    """What backends of a node have printed, fetched from the worker's own HTTP server when somebody asks for it."""
-
-    def __init__(self, contacts: NodeContacts, tokens: NodeTokens, doors: NodeDoors) -> None:
-        self._contacts = contacts
-        self._tokens = tokens
-        self._doors = doors
-
-    async def names(self, node_id: NodeId) -> WorkerAnswer:
-        """The names that have logs. Fails as `NodeContacts` does for a node that must not be contacted."""
-        return await self._ask(node_id, "/v1/backend-logs")
-
-    async def lines(self, node_id: NodeId, model: str) -> WorkerAnswer:
-        """The lines of all replicas of a model, or of one replica when its process key is given."""
-        return await self._ask(node_id, f"/v1/backend-logs/{quote(model, safe='')}")
-
-    async def last_errors(self, node_id: NodeId, process_key: str) -> tuple[str, ...]:
-        """What a process wrote to standard error last; empty when its worker cannot be asked."""
-        path = f"/v1/backend-logs/{quote(process_key, safe='')}"
-        try:
-            async with asyncio.timeout(_ERRORS_WITHIN.total_seconds()):
-                answer = await self._ask(node_id, path)
-            lines = msgspec.json.decode(answer.body, type=list[LogLine]) if answer.status == HTTPStatus.OK else []
-        except (CorralError, TimeoutError, msgspec.MsgspecError) as error:
-            log.info("no last lines of %s: %s", process_key, error, extra={"event": "load.no_last_lines"})
-            return ()
-        errors = [line.text[:_LONGEST_ERROR] for line in lines if line.stream == "stderr" and line.text.strip()]
-        return tuple(errors[-_MOST_ERRORS:])
-
-    async def _ask(self, node_id: NodeId, path: str) -> WorkerAnswer:
-        node = await self._contacts.of(node_id)
-        if not node.http_address:
-            raise WorkerUnreachable(f"failed to reach worker: {node.name} registered without an http_address")
-        headers = {"Authorization": f"Bearer {await self._tokens.of(node_id)}"}
-        try:
-            url, tls = self._doors.url(node_id, node, path)
-            async with (
-                open_session(timeout=_LOGS_WITHIN, connect_timeout=_LOGS_WITHIN) as session,
-                asked(session, "GET", url, headers=headers, tls=tls) as answer,
-            ):
-                return WorkerAnswer(status=answer.status, body=await read_body(answer, _MOST_LOG_BYTES))
-        except (HttpFailed, ValueError) as error:
-            reason = error.reason if isinstance(error, HttpFailed) else str(error)
-            raise WorkerUnreachable(f"failed to reach worker: http://{node.http_address}{path}: {reason}") from error

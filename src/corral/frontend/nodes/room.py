@@ -7,17 +7,17 @@ import msgspec
 
 from corral.base.tasks import Poke
 from corral.frontend.access.fleet_tls import FleetTls
-from corral.frontend.nodes.client import NodeClient, NodeContacts, NodeLogs, NodeTokens
+from corral.frontend.nodes.client import NodeClient
+from corral.frontend.nodes.contacts import NodeContacts, NodeDoors, NodeTokens
 from corral.frontend.nodes.decide.liveness import BrakePolicy, LivenessPolicy
 from corral.frontend.nodes.decide.registration import AdmissionPolicy
 from corral.frontend.nodes.dialling import Dialling
-from corral.frontend.nodes.doors import NodeDoors
 from corral.frontend.nodes.fleet import Fleet
 from corral.frontend.nodes.fleet_key import FleetKey
 from corral.frontend.nodes.heartbeats import Heartbeats
 from corral.frontend.nodes.invitations import Invitations, SourceLimit
 from corral.frontend.nodes.liveness import BRAKE_PERIOD, HEALTH_PERIOD, HEARING_PERIOD, Brake, Health, HearingKeeper
-from corral.frontend.nodes.log_following import LogFollowing
+from corral.frontend.nodes.logs import LogFollowing, NodeLogs
 from corral.frontend.nodes.nats_users import REVOKING_PERIOD, NatsIssuer, NatsRevocations, Revoking
 from corral.frontend.nodes.registry import NodeRegistry
 from corral.frontend.nodes.store.invitations import InvitationStore

@@ -17,7 +17,8 @@ from corral.base.ids import NodeId, new_lease_token
 from corral.base.logs import log_context
 from corral.base.queues import Batches, Lane
 from corral.base.tasks import Poke, poke_or_period
-from corral.frontend.nodes.client import NodeBusy, NodeContacts, NodeRefused, NodeUnreachable
+from corral.frontend.nodes.client import NodeBusy, NodeRefused
+from corral.frontend.nodes.contacts import NodeContacts, NodeUnreachable
 from corral.frontend.nodes.decide.node import Node, NodeStatus
 from corral.frontend.nodes.fleet import Fleet
 from corral.frontend.operations.decide import intent_steps

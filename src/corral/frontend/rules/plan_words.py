@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from corral.base.words import aligned, printable
 from corral.frontend.backends.decide.plan_words import cells
-from corral.wire.operation_views import PlannedActView, RuleChanges, RulesPlan, UnmetView
+from corral.wire.fleet_rules import PlannedActView, RuleChanges, RulesPlan, UnmetView
 from corral.wire.state_words import Subject, state_word
 
 _SHORT_ID = 8

@@ -20,13 +20,11 @@ from corral.frontend.rules.decide import FleetRule, SetChange, demanded, revisio
 from corral.frontend.rules.enforcer import Prune, RulePlace
 from corral.frontend.rules.plan_words import rules_plan_text, selector_text
 from corral.frontend.rules.service import ANY_REVISION, Diff, RulesChanged, RuleStanding
-from corral.wire.go_json import decode, format_time
-from corral.wire.operation_views import (
+from corral.wire.fleet_rules import (
     AppliedRules,
     DriftFixView,
     DriftList,
     DriftView,
-    OperationAsk,
     PlannedActView,
     RuleChanges,
     RulesAsk,
@@ -36,6 +34,8 @@ from corral.wire.operation_views import (
     StaleRulesPlan,
     UnmetView,
 )
+from corral.wire.go_json import decode, format_time
+from corral.wire.operation_views import OperationAsk
 from corral.wire.plans import PlanError, plan_hash
 
 _BAD = (TargetStatus.ERROR, TargetStatus.BLOCKED)

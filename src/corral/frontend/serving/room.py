@@ -31,11 +31,11 @@ from corral.frontend.serving.gateways.adapted import AdaptedReplicas
 from corral.frontend.serving.gateways.reports import GatewayReports, GatewayShares
 from corral.frontend.serving.gateways.request_files import LEFT_PERIOD, LeftObjects, RequestFiles
 from corral.frontend.serving.gateways.view import ViewKeeper, ViewSources
-from corral.frontend.serving.loading.evicting import Evicting
 from corral.frontend.serving.loading.load_jobs import Loads
 from corral.frontend.serving.loading.load_watch import LoadWatch
-from corral.frontend.serving.loading.load_work import LoadStores, LoadWork
+from corral.frontend.serving.loading.load_work import LoadWork
 from corral.frontend.serving.loading.model_loader import BackendLoader, ModelLoader, UsualLimits
+from corral.frontend.serving.loading.placing import Evicting, LoadStores, Placing
 from corral.frontend.serving.replica_health import ReplicaExits, ReplicaHealth
 from corral.frontend.serving.rollout import RESTORING_PERIOD, Restoring, Rollout
 from corral.frontend.serving.scaling import Scaling
@@ -289,17 +289,16 @@ def _build_loads(  # noqa: PLR0913 - each is a collaborator
     shared: SharedDirectories,
 ) -> Loads:
     nodes, models, clock = rooms.nodes, rooms.models.catalogue, rooms.record.clock
+    evicting = Evicting(stores.replicas, rooms.record.feed, clock, settings.room)
     work = LoadWork(
         stores,
-        snapshots,
         loader,
         rooms.record.feed,
         clock,
         policy=settings.loads,
         board=rooms.operations.progress,
         logs=nodes.logs,
-        evicting=Evicting(stores.replicas, rooms.record.feed, clock, settings.room),
-        shared=shared,
+        placing=Placing(stores, snapshots, clock, settings.loads, evicting=evicting, shared=shared),
         watch=LoadWatch(nodes.store, stores.replicas, rooms.record.feed, clock),
     )
     return Loads(

@@ -35,7 +35,7 @@ from corral.frontend.serving.decide.scheduling import in_words
 from corral.frontend.serving.decide.snapshot import FleetSnapshot
 from corral.frontend.serving.gateways.reports import GatewayReports
 from corral.frontend.serving.loading.load_jobs import Loads
-from corral.frontend.serving.loading.load_work import LoadStores
+from corral.frontend.serving.loading.placing import LoadStores
 from corral.frontend.serving.snapshots import Snapshots
 from corral.frontend.store.leases import Leader
 

@@ -17,7 +17,7 @@ from corral.cli.client import ApiClient, FrontendTarget
 from corral.cli.fleet.logs import LogFollower, LogSource, read_lines, sources_of
 from corral.frontend.app import AdminServer, bind
 from corral.frontend.nodes.decide.log_lines import LONGEST_LINE
-from corral.frontend.nodes.log_following import MOST_FOLLOWERS
+from corral.frontend.nodes.logs import MOST_FOLLOWERS
 from corral.worker.processes.backend_logs import OutputStream
 from tests.kit.asgi import AsgiStream, open_stream
 from tests.kit.clock import ManualClock

@@ -12,7 +12,8 @@ from corral.base.errors import NoResponders
 from corral.base.ids import NodeId
 from corral.base.tasks import Poke, end_tasks, start_task
 from corral.bus.port import Bus
-from corral.frontend.nodes.client import NodeClient, NodeContacts, NodePending, NodeUnreachable
+from corral.frontend.nodes.client import NodeClient
+from corral.frontend.nodes.contacts import NodeContacts, NodePending, NodeUnreachable
 from corral.frontend.nodes.decide.node import LISTENS_WITHIN, Node
 from corral.frontend.nodes.decide.reports import NodeContact, contact_of
 from corral.frontend.nodes.store.nodes import Nodes

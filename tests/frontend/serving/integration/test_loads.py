@@ -11,7 +11,8 @@ from corral.base.clock import SystemClock
 from corral.base.errors import Conflict, CorralError, NotFound
 from corral.base.ids import NodeId, OperationId
 from corral.base.tasks import Poke, running
-from corral.frontend.nodes.client import NodeBusy, NodeRefused, NodeUnreachable
+from corral.frontend.nodes.client import NodeBusy, NodeRefused
+from corral.frontend.nodes.contacts import NodeUnreachable
 from corral.frontend.record.decide import EventKind
 from corral.frontend.serving.decide.load_job import LoadProgress, LoadStepName, LoadWhy
 from corral.frontend.serving.decide.replica import ReplicaState

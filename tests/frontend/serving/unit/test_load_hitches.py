@@ -5,8 +5,7 @@ from datetime import timedelta
 import pytest
 
 from corral.frontend.nodes.decide.node import LISTENS_WITHIN, Node, Peer
-from corral.frontend.serving.decide.load_hitches import Hitch, says_that_it_ends, will_pass
-from corral.frontend.serving.decide.load_job import LoadPolicy
+from corral.frontend.serving.decide.load_job import Hitch, LoadPolicy, says_that_it_ends, will_pass
 from tests.kit.clock import START
 from tests.kit.samples import a_node, after
 

@@ -13,7 +13,6 @@ from corral.frontend.nodes.decide.node import Capacity, GpuCard, Node, NodeStatu
 from corral.frontend.serving.decide.load_job import LoadState
 from corral.frontend.serving.decide.machine import given_back, room_of
 from corral.frontend.serving.decide.placement import Placement, place
-from corral.frontend.serving.decide.placement_words import change_in_words, what_if_summary
 from corral.frontend.serving.decide.replica import Replica, ReplicaState
 from corral.frontend.serving.decide.scheduling import SchedulingWish
 from corral.frontend.serving.decide.snapshot import FleetSnapshot
@@ -27,6 +26,7 @@ from corral.frontend.serving.decide.what_if import (
     NodeDrained,
     consequences,
 )
+from corral.frontend.serving.shapes import change_in_words, what_if_summary
 from corral.frontend.serving.staging.decide.staged import StagedSummary
 from tests.kit.samples import a_load_job, a_node, a_replica, after
 

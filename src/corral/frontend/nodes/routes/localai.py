@@ -22,8 +22,9 @@ from corral.frontend.api.route import (
     read_compat,
     read_limit,
 )
-from corral.frontend.nodes.client import NodeGone, NodePending, WorkerAnswer, WorkerUnreachable
+from corral.frontend.nodes.contacts import NodeGone, NodePending, WorkerUnreachable
 from corral.frontend.nodes.decide.node import NodeType
+from corral.frontend.nodes.logs import WorkerAnswer
 from corral.frontend.nodes.routes.native import QUERY, node_id_of, node_loads, read_filter, read_labels
 from corral.frontend.nodes.shapes import node_view
 from corral.frontend.serving.decide.replica import ReplicaState

@@ -16,8 +16,9 @@ from corral.frontend.access.decide import Permission
 from corral.frontend.api.parameters import number, switch
 from corral.frontend.api.route import AdminContext, Caller, RouteSpec, answer, read_number, read_switch, read_text
 from corral.frontend.api.streams import relay_response
-from corral.frontend.nodes.client import WorkerAnswer, WorkerUnreachable
+from corral.frontend.nodes.contacts import WorkerUnreachable
 from corral.frontend.nodes.decide.log_lines import MOST_LINES, LogFrame, LogTail, WantedLines, read_place
+from corral.frontend.nodes.logs import WorkerAnswer
 from corral.frontend.nodes.routes.native import node_id_of
 from corral.wire.go_json import parse_time
 from corral.wire.nodes import LogGap, LogLine, LogLineView, LogPage

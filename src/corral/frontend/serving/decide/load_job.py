@@ -1,8 +1,9 @@
 """Load jobs: the durable cold load of one replica. Requests that wait for a model share its job with the ordinal 0; the
 model's other jobs load further replicas.
 
-pending waits for a node that can take it, or for somebody to work on it loading a frontend works on it: it holds the
-lease failed given up for now; a request after `retry_at` starts it again
+pending   waits for a node that can take it, or for a frontend to work on it
+loading   a frontend works on it: it holds the lease
+failed    given up for now; a request after `retry_at` starts it again
 
 A job that succeeded is gone: the replica is what is left of it. A job is a list of steps that can each be repeated by
 the frontend that takes the job over: existing results are found and not made twice.
@@ -12,14 +13,17 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, assert_never
 
 import msgspec
+from msgspec.structs import replace
 
 from corral.base.ids import LeaseToken, LoadJobId, NodeId, ReplicaId
 from corral.base.retry import Backoff
 from corral.base.setting_kinds import duration
 from corral.base.settings import setting
+from corral.frontend.models.decide.model import ModelSpec
+from corral.frontend.nodes.decide.node import Node, may_not_listen_yet
 from corral.frontend.operations.decide.intent import Intent, IntentState, Verb, together
 from corral.wire.models import PERMANENT, LoadReason
 
@@ -311,3 +315,49 @@ def _may_take_files(removal: Intent, since: datetime, now: datetime) -> bool:
     if removal.state is IntentState.OPEN or (unanswered is not None and unanswered.until > now):
         return True
     return removal.state is not IntentState.CANCELLED and since <= removal.accepted_at
+
+
+class Hitch(StrEnum):
+    """Trouble of a load that passes by itself, so that its node is asked again soon instead of being given up.
+
+    hitch           what is behind it                                                        how long it may last
+    not_listening   a worker registers first and listens on NATS a moment later              `LISTENS_WITHIN` since then
+    still_ending    a LocalAI worker refuses a place whose last process it is still ending   `LoadPolicy.ending`
+    ended           and may answer with the address of that process instead                  `LoadPolicy.ending`
+    """
+
+    NOT_LISTENING = "not_listening"
+    """Nobody answers for the node on NATS."""
+    STILL_ENDING = "still_ending"
+    """The node says that the last process of this place is being stopped."""
+    ENDED = "ended"
+    """Nobody serves at the address that the node named."""
+
+
+def will_pass(hitch: Hitch, node: Node, *, since: datetime | None, now: datetime, policy: LoadPolicy) -> bool:
+    """Whether to ask the node again. `since` is when its answer was first waited for, and for a process that ended when
+    the place last became free; None when nobody ever had it."""
+    match hitch:
+        case Hitch.NOT_LISTENING:
+            return may_not_listen_yet(node.joined_at, now)
+        case Hitch.STILL_ENDING | Hitch.ENDED:
+            is_foreign = node.peer is None  # Corral's workers wait for the end of a process before they start the next
+            return is_foreign and since is not None and timedelta(0) <= now - since < policy.ending
+        case _:
+            assert_never(hitch)
+
+
+def says_that_it_ends(refusal: str, process_key: str) -> bool:
+    """Whether a worker refuses a process because it is stopping the one before it."""
+    return process_key in refusal and "stopping" in refusal
+
+
+class HeldJob(msgspec.Struct, frozen=True, kw_only=True):
+    """A job that this process holds the lease of."""
+
+    job: LoadJob
+    token: LeaseToken
+    spec: ModelSpec
+
+    def at_step(self, name: LoadStepName, at: datetime) -> "HeldJob":
+        return replace(self, job=replace(self.job, steps=(*self.job.steps, LoadStep(name, at))))

@@ -18,7 +18,7 @@ from corral.base.errors import ChildFailed
 from corral.base.ids import NodeId, ReplicaId
 from corral.frontend.models.catalogue import Models
 from corral.frontend.models.decide.model import ModelSpec, weights_path, with_answer_limit
-from corral.frontend.nodes.client import NodeTokens
+from corral.frontend.nodes.contacts import NodeTokens
 from corral.frontend.nodes.decide.node import Node
 from corral.frontend.record.feed import Feed
 from corral.frontend.serving.decide.replica import Replica

@@ -22,6 +22,7 @@ from corral.frontend.operations.progress import ProgressBoard
 from corral.frontend.record.feed import Feed
 from corral.frontend.serving.decide.load_job import (
     NO_LOAD_PROGRESS,
+    HeldJob,
     LoadJob,
     LoadPolicy,
     LoadProgress,
@@ -35,7 +36,8 @@ from corral.frontend.serving.decide.load_job import (
     seconds_so_far,
 )
 from corral.frontend.serving.decide.replica import Replica, ReplicaState, barrier
-from corral.frontend.serving.loading.load_work import INSTALLING, HeldJob, LoadStores, LoadWork
+from corral.frontend.serving.loading.load_work import INSTALLING, LoadWork
+from corral.frontend.serving.loading.placing import LoadStores
 from corral.frontend.serving.staging.service import STAGING, StagingWatch
 from corral.wire.models import LoadReason
 
@@ -86,7 +88,7 @@ class Loads:
         if loaded:
             return await self._loaded(spec, loaded)
         job = await self._stores.jobs.open(self._new_job(spec, LoadWhy.ASKED, None))
-        self._work.asked_for(job)
+        self._work.placing.asked_for(job)
         self.poke.ring()
         return await self._status(job)
 

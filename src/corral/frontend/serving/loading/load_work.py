@@ -1,4 +1,4 @@
-"""Loading a model: the work on a load job, from choosing a node to telling the backend there to load."""
+"""Loading a model: the work on a load job, on one node after another. `placing.py` says on which."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -6,57 +6,36 @@ from datetime import datetime
 from pathlib import PurePath
 from typing import Final
 
-import msgspec
 from msgspec.structs import replace
 
 from corral.base.clock import Clock
 from corral.base.errors import Conflict, CorralError
-from corral.base.ids import LeaseToken, LoadJobId, NodeId, OperationId, new_replica_id
+from corral.base.ids import LoadJobId, NodeId, OperationId
 from corral.base.tasks import running
-from corral.frontend.models.decide.model import ModelSpec
-from corral.frontend.nodes.client import (
-    NodeBusy,
-    NodeGone,
-    NodeLogs,
-    NodePending,
-    NodeRefused,
-    NodeUnreachable,
-    StartedBackend,
-)
+from corral.frontend.nodes.client import NodeBusy, NodeRefused, StartedBackend
+from corral.frontend.nodes.contacts import NodeGone, NodePending, NodeUnreachable
 from corral.frontend.nodes.decide.node import Node
-from corral.frontend.nodes.store.nodes import Nodes
+from corral.frontend.nodes.logs import NodeLogs
 from corral.frontend.operations.decide.operation import NO_PROGRESS
 from corral.frontend.operations.dispatcher import WorkerRestarted
 from corral.frontend.operations.progress import ProgressBoard
 from corral.frontend.record.decide import Event, EventKind
 from corral.frontend.record.feed import Feed
-from corral.frontend.serving.decide.load_hitches import Hitch, says_that_it_ends, will_pass
 from corral.frontend.serving.decide.load_job import (
-    LoadJob,
+    HeldJob,
+    Hitch,
     LoadPolicy,
     LoadState,
-    LoadStep,
     LoadStepName,
-    LoadWhy,
     next_look,
+    says_that_it_ends,
     step_seconds,
+    will_pass,
 )
-from corral.frontend.serving.decide.placement import (
-    CandidateNode,
-    NodeVerdict,
-    Placement,
-    PlacementRefusal,
-    PlacementRequest,
-    VerdictCode,
-    still_fits,
-)
-from corral.frontend.serving.decide.replica import LIVE, Replica, ReplicaState
-from corral.frontend.serving.decide.snapshot import FleetSnapshot
-from corral.frontend.serving.decide.turns import place_in_turn, waiting_before
-from corral.frontend.serving.loading.evicting import Evicting, WaitingFor
+from corral.frontend.serving.decide.replica import Replica, ReplicaState
 from corral.frontend.serving.loading.load_watch import LoadWatch, PlaceLost
 from corral.frontend.serving.loading.model_loader import LoadMeter, ModelLoader, StepTimedOut, within_bound
-from corral.frontend.serving.snapshots import Snapshots
+from corral.frontend.serving.loading.placing import LoadStores, NoPlace, Placed, Placing, WaitingFor
 from corral.frontend.serving.staging.service import (
     STAGING,
     ModelFilesUnusable,
@@ -64,9 +43,6 @@ from corral.frontend.serving.staging.service import (
     StagingWatch,
     staging_report,
 )
-from corral.frontend.serving.staging.shared_directories import SharedDirectories
-from corral.frontend.serving.store.load_jobs import LoadJobs
-from corral.frontend.serving.store.replicas import ReplicaStore
 from corral.rpc.errors import BackendBusy, BackendError, BackendGone, LoadFailed
 from corral.wire.backends import InstallBytes, InstallProgress
 from corral.wire.models import LoadReason
@@ -93,11 +69,6 @@ _REASONS: Final[Sequence[tuple[type[CorralError], LoadReason]]] = (
 )
 
 
-def _may_take(replica: Replica, verdict: NodeVerdict) -> bool:
-    """Whether a reservation that was decided on an earlier look still stands."""
-    return verdict.fits and (replica.vram, replica.ram, replica.cards) == (verdict.vram, verdict.ram, verdict.cards)
-
-
 def reason_of(error: CorralError) -> LoadReason:
     """Why a load failed, in a word that every client may read."""
     return next((reason for kind, reason in _REASONS if isinstance(error, kind)), LoadReason.OTHER)
@@ -118,34 +89,16 @@ def _hitch_of(error: CorralError, replica: Replica) -> Hitch | None:
             return None
 
 
-class LoadStores(msgspec.Struct, frozen=True, kw_only=True):
-    jobs: LoadJobs
-    replicas: ReplicaStore
-    nodes: Nodes
-
-
-class HeldJob(msgspec.Struct, frozen=True, kw_only=True):
-    """A job that this process holds the lease of."""
-
-    job: LoadJob
-    token: LeaseToken
-    spec: ModelSpec
-
-    def at_step(self, name: LoadStepName, at: datetime) -> "HeldJob":
-        return replace(self, job=replace(self.job, steps=(*self.job.steps, LoadStep(name, at))))
-
-
 class JobLost(Exception):
     """The job or its replica is no longer ours: somebody else decides what becomes of it."""
 
 
 class LoadWork:
-    """Works on a job that this process holds: places the model, reserves the place, installs, stages and loads."""
+    """Works on a job that this process holds: gets a place, then installs, stages and loads."""
 
     def __init__(  # noqa: PLR0913 - each is a collaborator
         self,
         stores: LoadStores,
-        snapshots: Snapshots,
         loader: ModelLoader,
         feed: Feed,
         clock: Clock,
@@ -153,28 +106,23 @@ class LoadWork:
         policy: LoadPolicy,
         board: ProgressBoard,
         logs: NodeLogs,
-        evicting: Evicting,
-        shared: SharedDirectories,
+        placing: Placing,
         watch: LoadWatch,
     ) -> None:
         self._stores = stores
-        self._snapshots = snapshots
         self._loader = loader
         self._feed = feed
         self._clock = clock
         self._policy = policy
         self._board = board
         self._logs = logs
-        self._evicting = evicting
-        self._shared = shared
         self._watch = watch
+        self.placing = placing
         self.phases: dict[LoadJobId, str] = {}
         """What is being done, by the jobs that this process works on."""
         self.stagings: dict[LoadJobId, StagingWatch] = {}
         """How far the files of these jobs are, while they are brought to a node."""
         self.meter = LoadMeter()
-        self._unasked_since: dict[LoadJobId, float] = {}
-        """Loads for requests that nobody was seen to wait for, on the clock that never jumps."""
 
     async def bring_up(self, held: HeldJob) -> None:
         """Try node after node, until one serves or it makes no sense to go on."""
@@ -330,102 +278,22 @@ class LoadWork:
         report.corral = numbers
         await self._board.report(job, node.id, report)
 
-    async def place(self, held: HeldJob, tried: Mapping[NodeId, str]) -> tuple[Replica, Node, HeldJob] | None:
+    async def place(self, held: HeldJob, tried: Mapping[NodeId, str]) -> Placed | None:
         """A reserved place; None when the job was given back or lost."""
-        if not tried and (taken_over := await self._taken_over(held)) is not None:
-            replica, node = taken_over
-            return replica, node, held
+        if not tried and (taken_over := await self.placing.taken_over(held)) is not None:
+            return taken_over
         held = replace(held, job=replace(held.job, steps=())).at_step(LoadStepName.PLACE, self._clock.now())
-        exclude = {id: f"failed just now: {why.partition(': ')[2]}" for id, why in tried.items()}
-        for _ in range(self._policy.attempts):
-            snapshot = await self._snapshots.take()
-            request = snapshot.request(held.spec, exclude=exclude, prefer=held.job.preferred_node_id)
-            candidates: Sequence[CandidateNode] = snapshot.candidates(held.spec)
-            older = waiting_before(snapshot, held.job)
-            choice = place_in_turn(request, candidates, snapshot, older)
-            if isinstance(choice, PlacementRefusal):
-                candidates = await self._with_shared_files(choice, candidates)
-                choice = place_in_turn(request, candidates, snapshot, older)
-            if isinstance(choice, PlacementRefusal):
-                if tried:
-                    await self._give_up(held, "; ".join(tried.values()))
-                elif self._is_unwanted(held.job, snapshot):
-                    await self._stores.jobs.drop(held.job, held.token, at=self._clock.now())
-                else:
-                    await self._wait(
-                        held, await self._evicting.make_room(held.job, request, choice, candidates, snapshot)
-                    )
-                return None
-            if (placed := await self._reserve(held, request, choice, candidates)) is not None:
-                return placed
-        await self._wait(held, WaitingFor("the fleet changes faster than a place can be reserved", is_brief=True))
+        outcome = await self.placing.reserve(held, tried)
+        match outcome:
+            case Placed():
+                return outcome
+            case WaitingFor():
+                await self._wait(held, outcome)
+            case NoPlace.NO_OTHER_NODE:
+                await self._give_up(held, "; ".join(tried.values()))
+            case NoPlace.UNWANTED:
+                await self._stores.jobs.drop(held.job, held.token, at=self._clock.now())
         return None
-
-    def asked_for(self, job: LoadJob) -> None:
-        """Somebody waits for it at this moment."""
-        self._unasked_since.pop(job.id, None)
-
-    def _is_unwanted(self, job: LoadJob, snapshot: FleetSnapshot) -> bool:
-        """Whether the load is for requests that ended long ago, as far as this frontend knows."""
-        passed, job_ids = self._clock.monotonic(), {other.id for other in snapshot.jobs}
-        self._unasked_since = {id: since for id, since in self._unasked_since.items() if id in job_ids}
-        if job.why is not LoadWhy.ASKED or snapshot.waiting.get(job.model) or not snapshot.is_load_known:
-            self.asked_for(job)
-            return False
-        since = self._unasked_since.setdefault(job.id, passed)
-        return passed - since >= self._policy.unwanted_after.total_seconds()
-
-    async def _reserve(
-        self, held: HeldJob, request: PlacementRequest, choice: Placement, candidates: Sequence[CandidateNode]
-    ) -> tuple[Replica, Node, HeldJob] | None:
-        """Take the place that was chosen; None when it, or its room, is taken meanwhile."""
-        replica = self._reservation(held, choice)
-        chosen = next(candidate for candidate in candidates if candidate.node.id == choice.node.id)
-
-        def fits(on_node: Sequence[Replica]) -> bool:
-            return _may_take(replica, still_fits(request, chosen, (*on_node, *choice.left_to_others)))
-
-        placed = replace(held, job=replace(held.job, node_id=choice.node.id, replica_id=replica.id))
-        if not await self._stores.jobs.reserve(placed.job, held.token, replica, fits=fits):
-            return None
-        return replica, choice.node, placed
-
-    async def _with_shared_files(
-        self, refusal: PlacementRefusal, candidates: Sequence[CandidateNode]
-    ) -> Sequence[CandidateNode]:
-        """The candidates, where those whose disks are too full were asked whether they have the files already."""
-        full = {verdict.node_id for verdict in refusal.verdicts if verdict.code is VerdictCode.NO_DISK}
-        await self._shared.look(full)
-        sharing = full & self._shared.nodes
-        return [replace(each, has_files=True) if each.node.id in sharing else each for each in candidates]
-
-    async def _taken_over(self, held: HeldJob) -> tuple[Replica, Node] | None:
-        """The replica that the job's earlier holder reserved, with its node, if it still exists."""
-        if held.job.replica_id is None:
-            return None
-        replica = await self._stores.replicas.get(held.job.replica_id)
-        node = None if replica is None else await self._stores.nodes.get(replica.node_id)
-        if replica is None or node is None or replica.state not in LIVE:
-            return None
-        return replica, node
-
-    def _reservation(self, held: HeldJob, choice: Placement) -> Replica:
-        now = self._clock.now()
-        return Replica(
-            id=new_replica_id(),
-            node_id=choice.node.id,
-            model=held.spec.name,
-            index=choice.index,
-            revision=held.spec.revision,
-            backend=held.spec.backend,
-            state=ReplicaState.RESERVED,
-            vram=choice.verdict.vram,
-            ram=choice.verdict.ram,
-            cards=choice.verdict.cards,
-            why=held.job.why,
-            created_at=now,
-            changed_at=now,
-        )
 
     async def _failed_on(self, held: HeldJob, replica: Replica, error: CorralError) -> tuple[str, ...]:
         """Give the place up; returns what the engine wrote last, if it ran at all."""

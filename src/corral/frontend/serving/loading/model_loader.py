@@ -26,9 +26,9 @@ from corral.frontend.models.catalogue import Models
 from corral.frontend.models.decide.keys import request_rules
 from corral.frontend.models.decide.model import ModelSpec, load_options, threads_of, weights_path, with_answer_limit
 from corral.frontend.models.decide.uses import takes_grammars, takes_no_media
-from corral.frontend.nodes.client import NodeClient, NodeTokens, StartedBackend
+from corral.frontend.nodes.client import NodeClient, StartedBackend
+from corral.frontend.nodes.contacts import NodeDoors, NodeTokens
 from corral.frontend.nodes.decide.node import Node
-from corral.frontend.nodes.doors import NodeDoors
 from corral.frontend.operations.decide.intent import IntentKind, Verb
 from corral.frontend.operations.store.intents import Intents
 from corral.frontend.serving.decide.load_job import LoadNeed, LoadPolicy, LoadStepName, StepBound, needed_by_load

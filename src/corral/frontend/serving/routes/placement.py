@@ -11,7 +11,6 @@ from corral.frontend.access.decide import Permission
 from corral.frontend.api.route import AdminContext, Caller, RouteSpec, answer, read_body
 from corral.frontend.models.routes.native import show_model
 from corral.frontend.serving.decide.placement import place
-from corral.frontend.serving.decide.placement_words import change_in_words, what_if_summary, why_summary
 from corral.frontend.serving.decide.snapshot import FleetSnapshot
 from corral.frontend.serving.decide.what_if import (
     BackendDeleted,
@@ -22,11 +21,14 @@ from corral.frontend.serving.decide.what_if import (
     consequences,
 )
 from corral.frontend.serving.shapes import (
+    change_in_words,
     consequence_view,
     load_job_view,
     needs_view,
     replica_views,
     verdict_view,
+    what_if_summary,
+    why_summary,
 )
 from corral.wire.go_json import decode
 from corral.wire.placement import ReplicaList, WhatIfAsk, WhatIfView, WhyView

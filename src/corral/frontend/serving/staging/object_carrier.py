@@ -28,7 +28,8 @@ from corral.files.file_peer import LocalFileChanged
 from corral.files.sending import FileMark, PeerDiskFull, WrongDigest
 from corral.files.storage import FileToStore, ObjectMissing, SharedStorage, StorageUnavailable
 from corral.frontend.models.local_files import LocalFile, LocalFiles
-from corral.frontend.nodes.client import NodeBusy, NodeUnreachable
+from corral.frontend.nodes.client import NodeBusy
+from corral.frontend.nodes.contacts import NodeUnreachable
 from corral.frontend.nodes.node_storage import NodeStorage
 from corral.frontend.serving.staging.decide.paths import content_key, own_key, version_of
 from corral.frontend.serving.staging.http_carrier import Keeping, keep_no_record

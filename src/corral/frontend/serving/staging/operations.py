@@ -19,7 +19,8 @@ from corral.base.tasks import Poke, first_done, running
 from corral.files.file_peer import FilePeerAway
 from corral.frontend.models.catalogue import Models
 from corral.frontend.models.decide.model import ModelSpec
-from corral.frontend.nodes.client import NodeRefused, NodeUnreachable
+from corral.frontend.nodes.client import NodeRefused
+from corral.frontend.nodes.contacts import NodeUnreachable
 from corral.frontend.nodes.decide.node import Node, NodeStatus, NodeType, SeenNode
 from corral.frontend.nodes.fleet import Fleet, NodeFilter
 from corral.frontend.operations.decide.intent import (

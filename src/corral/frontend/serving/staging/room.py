@@ -16,7 +16,7 @@ from corral.frontend.nodes.room import NodesRoom
 from corral.frontend.operations.decide.intent import IntentKind
 from corral.frontend.operations.store.intents import Intents
 from corral.frontend.record.room import Foundation, RecordRoom
-from corral.frontend.serving.loading.load_work import LoadStores
+from corral.frontend.serving.loading.placing import LoadStores
 from corral.frontend.serving.staging.broadcasts import StagingNews
 from corral.frontend.serving.staging.decide.sources import StagingPolicy, public_url
 from corral.frontend.serving.staging.http_carrier import HttpCarrier

@@ -21,7 +21,7 @@ from corral.base.tasks import Listeners
 from corral.files.fetch_orders import FetchRefused, order_fetch
 from corral.files.file_peer import FilePeer
 from corral.files.sending import PeerDiskFull
-from corral.frontend.nodes.client import NodeContacts, NodeTokens
+from corral.frontend.nodes.contacts import NodeContacts, NodeTokens
 from corral.frontend.nodes.decide.node import NodeStatus
 from corral.frontend.nodes.fleet import Fleet
 from corral.frontend.serving.staging.decide.paths import own_key

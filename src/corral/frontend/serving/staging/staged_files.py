@@ -24,8 +24,8 @@ from corral.base.ids import NodeId
 from corral.frontend.models.catalogue import Models
 from corral.frontend.models.decide.folders import folder_of
 from corral.frontend.models.local_files import LocalFile, LocalFiles
-from corral.frontend.nodes.client import NodeClient, NodeContacts, NodeRefused, NodeTokens, WorkerUnreachable
-from corral.frontend.nodes.doors import NodeDoors
+from corral.frontend.nodes.client import NodeClient, NodeRefused
+from corral.frontend.nodes.contacts import NodeContacts, NodeDoors, NodeTokens, WorkerUnreachable
 from corral.frontend.nodes.store.nodes import Nodes
 from corral.frontend.operations.decide.intent import IntentState, Verb
 from corral.frontend.operations.store.intents import Intents

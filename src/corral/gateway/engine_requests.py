@@ -1,14 +1,17 @@
-"""Replaces the name of the model in a request's body, for engines that know the model by another name.
+"""Requests to engines that somebody else runs: their heads, the name of the model in them, and what a status means.
 
-Nothing else of the body changes, and it is not copied as a whole: the result is a list of pieces. Engines disagree
-about which of two names they take, and some read `Model` as `model`; so a body that has the name twice is refused,
-because its sender could reach another model of the engine. For the same reason a form is refused that parsers may read
-in different ways.
+Engines get neither the client's identity nor its credentials.
+
+Many know a model by another name, which is put into the body. Nothing else of it changes, and it is not copied as a
+whole: the result is a list of pieces. Engines disagree about which of two names they take, and some read `Model` as
+`model`; so a body that has the name twice is refused, because its sender could reach another model of the engine. For
+the same reason a form is refused that parsers may read in different ways.
 """
 
 import itertools
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 import msgspec
@@ -16,6 +19,8 @@ import msgspec
 from corral.base.unreadable_json import UNREADABLE_JSON
 from corral.gateway.admit import model_parts
 from corral.gateway.answers import GatewayRefusal
+from corral.gateway.head import HOPS, MOST_HOPS, RequestHead, write_head
+from corral.gateway.upstream import UpstreamFailure
 
 Piece = bytes | memoryview
 _KEY: Final = "model"
@@ -30,6 +35,50 @@ _FIELD: Final = re.compile(rb"content-disposition:[ \t]*form-data" + _PARAMETERS
 _FORM: Final = re.compile(rb"content-type:[ \t]*multipart/form-data" + _PARAMETERS, re.IGNORECASE)
 _PARAMETER: Final = re.compile(rb';[ \t]*([^\s=;"]+)=(?:"([^"]*)"|([^\s";,]*))')
 _decoder: Final = msgspec.json.Decoder(_SpelledModels)
+_PRIVATE: Final = re.compile(
+    rb"(?:accept-encoding|referer|openai-organization|openai-project|x-goog-[^:]*):", re.IGNORECASE
+)
+"""Headers of clients that are none of the business of engines that somebody else runs. A compressed answer is not asked
+for, since its usage could not be read."""
+_NOT_HERE: Final = frozenset({402, 403, 404, 408, 429, 502, 503, 504, 529})
+"""Statuses with which an engine says that it cannot answer, while another one may."""
+_DECLINED: Final = frozenset({403, 404, 408})
+"""Statuses that a request itself may cause. The engine is not blamed for them, or one client could make it unavailable
+for all."""
+ENGINE_IS_WELL: Final = frozenset({UpstreamFailure.DECLINED, UpstreamFailure.OVERLOADED})
+"""Failures with an answer that the client may get when no other engine is to be asked."""
+
+
+def check_hops(head: RequestHead, model: str) -> None:
+    """Raise `GatewayRefusal` for a request that came through so many fleets that their engines must form a circle."""
+    if head.hops >= MOST_HOPS:
+        text = f"the request for {model} came through {MOST_HOPS} fleets: their engines lead to each other in a circle"
+        raise GatewayRefusal(508, text, code="engine_loop", param=_KEY)
+
+
+def engine_head(head: RequestHead, route: bytes, *, lines: bytes, id_line: bytes, pieces: Sequence[Piece]) -> bytes:
+    """Return the head for an engine, without the client's identity and credentials."""
+    passed_on = [line for line in head.lines if not _PRIVATE.match(line)]
+    return write_head(
+        replace(head, fields=b"".join(line + b"\r\n" for line in passed_on)),
+        target=route + b"?" + head.query if head.query else route,
+        lines=lines,
+        added=id_line + b"%b: %d\r\n" % (HOPS, head.hops + 1),
+        length=size_of(pieces),
+    )
+
+
+def engine_failure(status: int) -> UpstreamFailure | None:
+    """Return what is wrong with an engine that answers with this status, or None."""
+    if status == 101:
+        return UpstreamFailure.GARBAGE
+    if 300 <= status < 400:  # a client that follows it would send its key there
+        return UpstreamFailure.REDIRECTED
+    if status == 401:
+        return UpstreamFailure.DENIED
+    if status in _NOT_HERE:
+        return UpstreamFailure.DECLINED if status in _DECLINED else UpstreamFailure.OVERLOADED
+    return None
 
 
 def rename_in_json(body: bytes, name: str) -> list[Piece]:

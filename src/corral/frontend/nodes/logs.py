@@ -1,8 +1,11 @@
-"""Follows what backends of a node write, over the WebSocket of its worker, for as long as somebody reads it."""
+"""What backends of a node write: read once from the HTTP server of its worker, or followed over its WebSocket."""
 
+import asyncio
+import logging
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from datetime import timedelta
+from http import HTTPStatus
 from typing import Final
 from urllib.parse import quote
 
@@ -10,23 +13,90 @@ import msgspec
 
 from corral.base.clock import Clock
 from corral.base.errors import CorralError
-from corral.base.http_client import HttpFailed, open_session, open_socket
+from corral.base.http_client import HttpFailed, asked, open_session, open_socket, read_body
 from corral.base.ids import NodeId
 from corral.base.retry import Backoff
-from corral.frontend.nodes.client import NodeContacts, NodeGone, NodePending, NodeTokens, WorkerUnreachable
+from corral.frontend.nodes.contacts import (
+    NodeContacts,
+    NodeDoors,
+    NodeGone,
+    NodePending,
+    NodeTokens,
+    WorkerUnreachable,
+)
 from corral.frontend.nodes.decide.log_lines import LogFrame, LogTail, WantedLines, WorkerFrame
-from corral.frontend.nodes.doors import NodeDoors
-from corral.wire.nodes import InitialLines, LiveLine, LogGap, MissedLines
+from corral.wire.nodes import InitialLines, LiveLine, LogGap, LogLine, MissedLines
+
+log = logging.getLogger(__name__)
 
 _IDLE: Final = timedelta(seconds=1)
 """After so long without a line the reader's side gets a turn."""
 MOST_FOLLOWERS: Final = 64
 """Who reads at once, at one frontend: each may hold what a worker keeps."""
 _CONNECT_WITHIN: Final = timedelta(seconds=10)
-_MOST_BYTES: Final = 16 * 1024 * 1024
-"""The largest frame: a worker sends all that it keeps at first."""
 _RECONNECT: Final = Backoff(first=timedelta(seconds=1), cap=timedelta(seconds=2))
 _decoder: Final = msgspec.json.Decoder(InitialLines | LiveLine | MissedLines)
+_LOGS_WITHIN: Final = timedelta(seconds=15)
+_MOST_BYTES: Final = 16 * 1024 * 1024
+"""The largest answer or frame that is read: a worker keeps a thousand lines of each process, and a follower gets all of
+them at first."""
+_ERRORS_WITHIN: Final = timedelta(seconds=5)
+"""Another node is tried only after the lines of this one are there."""
+_MOST_ERRORS: Final = 15
+_LONGEST_ERROR: Final = 500
+
+
+class WorkerAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """What a worker answered, without its headers: what a node calls its answer is nothing to go by."""
+
+    status: int
+    body: bytes
+
+
+class NodeLogs:
+    """What backends of a node have printed, fetched from the worker's own HTTP server when somebody asks for it."""
+
+    def __init__(self, contacts: NodeContacts, tokens: NodeTokens, doors: NodeDoors) -> None:
+        self._contacts = contacts
+        self._tokens = tokens
+        self._doors = doors
+
+    async def names(self, node_id: NodeId) -> WorkerAnswer:
+        """The names that have logs. Fails as `NodeContacts` does for a node that must not be contacted."""
+        return await self._ask(node_id, "/v1/backend-logs")
+
+    async def lines(self, node_id: NodeId, model: str) -> WorkerAnswer:
+        """The lines of all replicas of a model, or of one replica when its process key is given."""
+        return await self._ask(node_id, f"/v1/backend-logs/{quote(model, safe='')}")
+
+    async def last_errors(self, node_id: NodeId, process_key: str) -> tuple[str, ...]:
+        """What a process wrote to standard error last; empty when its worker cannot be asked."""
+        path = f"/v1/backend-logs/{quote(process_key, safe='')}"
+        try:
+            async with asyncio.timeout(_ERRORS_WITHIN.total_seconds()):
+                answer = await self._ask(node_id, path)
+            lines = msgspec.json.decode(answer.body, type=list[LogLine]) if answer.status == HTTPStatus.OK else []
+        except (CorralError, TimeoutError, msgspec.MsgspecError) as error:
+            log.info("no last lines of %s: %s", process_key, error, extra={"event": "load.no_last_lines"})
+            return ()
+        errors = [line.text[:_LONGEST_ERROR] for line in lines if line.stream == "stderr" and line.text.strip()]
+        return tuple(errors[-_MOST_ERRORS:])
+
+    async def _ask(self, node_id: NodeId, path: str) -> WorkerAnswer:
+        node = await self._contacts.of(node_id)
+        if not node.http_address:
+            raise WorkerUnreachable(f"failed to reach worker: {node.name} registered without an http_address")
+        headers = {"Authorization": f"Bearer {await self._tokens.of(node_id)}"}
+        try:
+            url, tls = self._doors.url(node_id, node, path)
+            async with (
+                open_session(timeout=_LOGS_WITHIN, connect_timeout=_LOGS_WITHIN) as session,
+                asked(session, "GET", url, headers=headers, tls=tls) as answer,
+            ):
+                return WorkerAnswer(status=answer.status, body=await read_body(answer, _MOST_BYTES))
+        except (HttpFailed, ValueError) as error:
+            reason = error.reason if isinstance(error, HttpFailed) else str(error)
+            raise WorkerUnreachable(f"failed to reach worker: http://{node.http_address}{path}: {reason}") from error
 
 
 class TooManyFollowers(CorralError):
@@ -37,6 +107,8 @@ class TooManyFollowers(CorralError):
 
 
 class LogFollowing:
+    """Follows lines as they are written, for as long as somebody reads them."""
+
     def __init__(self, contacts: NodeContacts, tokens: NodeTokens, doors: NodeDoors, clock: Clock) -> None:
         self._contacts = contacts
         self._tokens = tokens
