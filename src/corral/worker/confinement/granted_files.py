@@ -85,7 +85,7 @@ def granted_files(
     return FileAccess(
         read=[*_READABLE, *_real([*models, *linked, *named])],
         run=_real([*system, launch.home.directory, *beside, *runtimes, *_outside(more, data)]),
-        write=[_SHARED_MEMORY, *_real([*filter(None, [launch.scratch]), *_outside(write, data)])],
+        write=[_SHARED_MEMORY, *_real([*filter(None, [launch.scratch, launch.kept_home]), *_outside(write, data)])],
         devices=[*(f"/dev/{name}" for name in PLAIN_DEVICES), *map(str, gpu_devices())],
     )
 
