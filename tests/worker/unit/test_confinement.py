@@ -31,7 +31,7 @@ from corral.worker.confinement.granted_files import (
 )
 from corral.worker.confinement.landlock import FileAccess, PortAccess, ruleset
 from corral.worker.confinement.loopback_programs import LOOPBACK_4, LOOPBACK_6
-from corral.worker.confinement.machine import Abilities, closed_to_others, look, report
+from corral.worker.confinement.machine import Abilities, closed_to_others, look, make_devices, report
 from corral.worker.installing.backend_directory import Home
 from corral.worker.processes.process import Launch, looks_denied
 
@@ -494,6 +494,28 @@ def test_links_of_a_backend_that_was_placed_by_hand_lead_to_what_it_may_run(
     shut = {str(places.data / "node-secret"), str(tmp_path), str(places.data), str(places.data / "backends")}
     assert not shut & {*given.read, *given.run, *given.write}
     assert not {str(engine), str(common)} & set(given.write)
+
+
+@pytest.mark.parametrize(
+    ("present", "made"), [(["nvidiactl"], True), (["nvidiactl", "nvidia-uvm"], False), (["null"], False)]
+)
+def test_the_device_for_cuda_is_made_before_a_backend_would_need_it(
+    tmp_path: Path, present: list[str], made: bool
+) -> None:
+    """A confined process cannot have it made: the program that does is set-uid."""
+    dev, programs = tmp_path / "dev", tmp_path / "bin"
+    for folder in (dev, programs):
+        folder.mkdir()
+    for name in present:
+        (dev / name).touch()
+    program = programs / "nvidia-modprobe"
+    program.write_text(f'#!/bin/sh\necho "$@" > {dev}/made\n')
+    program.chmod(0o755)
+
+    make_devices(dev, f"{programs}:{os.defpath}")
+
+    assert (dev / "made").exists() is made
+    assert not made or (dev / "made").read_text() == "-u -c 0\n"
 
 
 def test_the_search_path_leads_to_what_a_backend_may_run(places: BackendPlaces, tmp_path: Path) -> None:

@@ -37,6 +37,7 @@ from corral.worker.confinement.machine import (
     device_groups,
     gpu_devices,
     has_own_users,
+    make_devices,
     reads_anywhere,
     report,
     unreadable_to_others,
@@ -104,6 +105,7 @@ class Confiner:
             await in_thread(lambda: self._clean(launch))
 
     def _prepare(self, launch: Launch) -> bytes | None:
+        make_devices()
         user = self._user(launch)
         group = self._group(launch)
         self._make_scratch(launch, user)
