@@ -375,7 +375,7 @@ def _registrar(
         gauge=hardware,
         clock=clock,
         backoff=config.frontend.backoff,
-        patience=config.frontend.patience,
+        token_patience=config.frontend.token_patience,
     )
 
 

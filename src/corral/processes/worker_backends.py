@@ -99,7 +99,7 @@ async def open_backends(stack: AsyncExitStack, surrounding: Surrounding, *, capa
         installer=installer,
         unused=unused,
     )
-    reports = InstallReports(surrounding.bus, clock)
+    reports = InstallReports(surrounding.bus, clock, is_with_localai=lambda: surrounding.presence.is_with_localai)
     inventory = InventoryReports(backends.listing, surrounding.bus, surrounding.presence)
     await stack.enter_async_context(running(inventory.run(), name="inventory"))
     of_backends = BackendHandlers(backends, reports=reports, changed=inventory.ring, advertised=places.advertise)

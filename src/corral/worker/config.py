@@ -180,13 +180,6 @@ class FrontendConfig:
     token_patience: timedelta = timedelta(seconds=5)
     """How long a first registration may be answered 401 or 403 before the worker gives up. Frontends behind one
     address may disagree for a moment while a token is changed; trying on for long would hide the mistake."""
-    route_patience: timedelta = timedelta(minutes=5)
-    """How long a first registration may be answered 404, as by a proxy whose frontend just starts."""
-
-    @property
-    def patience(self) -> dict[int, timedelta]:
-        """How long a first registration may be refused, by status."""
-        return {401: self.token_patience, 403: self.token_patience, 404: self.route_patience}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

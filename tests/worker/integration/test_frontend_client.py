@@ -202,6 +202,19 @@ async def test_a_corral_frontend_tells_the_status(client: Any, frontend: Any, an
     assert told == CorralStatus(status="draining", deregistered=True)
 
 
+@pytest.mark.parametrize("status", [404, 405])
+async def test_a_registration_without_a_route_goes_to_the_next_frontend(
+    session: Any, frontend: Any, second_frontend: Any, answer: Any, status: int
+) -> None:
+    frontend.usually_answers("register", answer(status))
+    client = FrontendClient(session, [frontend.url, second_frontend.url])
+
+    with pytest.raises(PeerRefused):
+        await client.register(BODY)
+
+    assert (await client.register(BODY)).id
+
+
 async def test_it_moves_to_the_next_frontend_and_stays_there(
     session: Any, frontend: Any, second_frontend: Any, answer: Any
 ) -> None:

@@ -14,6 +14,7 @@ from corral.worker.confinement.config import ConfinementConfig
 from corral.worker.confinement.confiner import Confiner
 from corral.worker.confinement.granted_files import BackendPlaces
 from corral.worker.confinement.machine import look
+from corral.worker.installing.switching import home_of
 from tests.kit.backend_node import BackendNode
 from tests.kit.backend_scripts import write_serving_backend
 from tests.kit.backends import BACKENDS
@@ -108,6 +109,29 @@ async def test_a_python_backend_of_localai_starts_confined(
         assert node.running() == ["m#0"]
 
         assert facts_of(home) == before, "its directory stays as it was installed"
+
+
+async def test_bytecode_of_a_python_backend_is_kept_for_its_next_process(tmp_path: Path) -> None:
+    """It cannot be written beside the packages, and compiling large ones takes longer than a start may take."""
+    node = node_that_confines(tmp_path, landlock=True, is_with_localai=True)
+    home = write_localai_python(node.installed, "cpu-transformers")
+
+    async with node:
+        await node.install("cpu-transformers", "m")
+
+    assert list(home_of(home).rglob("helper.*.pyc"))
+
+
+async def test_bytecode_that_came_with_the_packages_is_used(tmp_path: Path) -> None:
+    node = node_that_confines(tmp_path, landlock=True, is_with_localai=True)
+    home = write_localai_python(node.installed, "cpu-transformers")
+    packages = next(home.glob("venv/lib/python*/site-packages"))
+    (packages / "torch/__pycache__").mkdir(parents=True)
+
+    async with node:
+        launch = await node.install("cpu-transformers", "m")
+
+    assert "PYTHONPYCACHEPREFIX" not in launch.variables()
 
 
 async def test_two_replicas_of_a_python_backend_do_not_prepare_the_same_place(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ from corral.worker.confinement.granted_files import (
 )
 from corral.worker.confinement.landlock import FileAccess, PortAccess, ruleset
 from corral.worker.confinement.loopback_programs import LOOPBACK_4, LOOPBACK_6
-from corral.worker.confinement.machine import Abilities, closed_to_others, look, report
+from corral.worker.confinement.machine import Abilities, closed_to_others, look, make_devices, report
 from corral.worker.installing.backend_directory import Home
 from corral.worker.processes.process import Launch, looks_denied
 
@@ -494,6 +494,69 @@ def test_links_of_a_backend_that_was_placed_by_hand_lead_to_what_it_may_run(
     shut = {str(places.data / "node-secret"), str(tmp_path), str(places.data), str(places.data / "backends")}
     assert not shut & {*given.read, *given.run, *given.write}
     assert not {str(engine), str(common)} & set(given.write)
+
+
+@pytest.mark.parametrize(
+    ("present", "made"), [(["nvidiactl"], True), (["nvidiactl", "nvidia-uvm"], False), (["null"], False)]
+)
+def test_the_device_for_cuda_is_made_before_a_backend_would_need_it(
+    tmp_path: Path, present: list[str], made: bool
+) -> None:
+    """A confined process cannot have it made: the program that does is set-uid."""
+    dev, programs = tmp_path / "dev", tmp_path / "bin"
+    for folder in (dev, programs):
+        folder.mkdir()
+    for name in present:
+        (dev / name).touch()
+    program = programs / "nvidia-modprobe"
+    program.write_text(f'#!/bin/sh\necho "$@" > {dev}/made\n')
+    program.chmod(0o755)
+
+    make_devices(dev, f"{programs}:{os.defpath}")
+
+    assert (dev / "made").exists() is made
+    assert not made or (dev / "made").read_text() == "-u -c 0\n"
+
+
+def test_the_search_path_leads_to_what_a_backend_may_run(places: BackendPlaces, tmp_path: Path) -> None:
+    """`python3` in a start script means that of the virtual environment in which the worker was started."""
+    build = tmp_path / "pythons" / "3.11"
+    for folder in (tmp_path / "venv/bin", build / "bin", places.data / "bin"):
+        folder.mkdir(parents=True)
+    (build / "bin/python3.11").touch()
+    (tmp_path / "venv/bin/python3").symlink_to(build / "bin/python3.11")
+    confiner = Confiner(ConfinementConfig(), places=places, abilities=Abilities(is_root=False))
+    path = f"{tmp_path}/venv/bin:relative::/tmp:/:{Path.home()}:{places.data}/bin:/usr/bin"
+    launch = replace(launch_of(confiner, places, "mark"), environment={"PATH": path})
+    given = granted_files(launch, places=places, config=ConfinementConfig())
+
+    assert {str(tmp_path / "venv/bin"), str(tmp_path / "venv"), str(build)} <= set(given.run)
+    shut = {"/", "/tmp", str(Path.home()), str(places.data / "bin"), str(tmp_path)}
+    assert not shut & {*given.read, *given.run, *given.write}
+
+
+@pytest.mark.parametrize("is_placed", [True, False])
+def test_programs_that_the_start_script_of_a_placed_backend_names_may_be_run(
+    places: BackendPlaces, tmp_path: Path, is_placed: bool
+) -> None:
+    """As on LocalAI's worker. An image does not choose what it may read."""
+    tools, modules = tmp_path / "tools", tmp_path / "modules"
+    for file in (tools / "venv/bin/python", tools / "engine", modules / "serve.py", tmp_path / "notes.txt"):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch(mode=0o755 if file.parent != tmp_path else 0o644)
+    (places.data / "secret.py").touch()
+    launch = launch_of(Confiner(ConfinementConfig(), places=places, abilities=Abilities(is_root=False)), places, "mark")
+    launch.home.executable.write_text(
+        f'#!/bin/sh\n{tools}/engine --check "{tmp_path}/notes.txt" {places.data}/secret.py /tmp ~{tools} $D{tools}\n'
+        f'exec "{tools}/venv/bin/python" {modules}/serve.py "$@"\n'
+    )
+    launch = replace(launch, home=replace(launch.home, is_placed=is_placed))
+    given = granted_files(launch, places=places, config=ConfinementConfig())
+
+    named = {str(tools / "engine"), str(tools / "venv"), str(modules / "serve.py"), str(modules)}
+    assert named & set(given.run) == (named if is_placed else set())
+    shut = {str(tmp_path / "notes.txt"), str(places.data / "secret.py"), str(places.data), str(tmp_path), "/tmp"}
+    assert not shut & {*given.read, *given.run, *given.write}
 
 
 @pytest.mark.parametrize(

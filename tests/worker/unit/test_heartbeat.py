@@ -92,12 +92,12 @@ class Frontend:
         self.bodies: list[HeartbeatRequest] = []
         self.takes: dict[int, float] = {}
         """How long some beats take, by their number."""
-        self.knows_models = True
-        """Whether its database answers."""
+        self.about_models: Exception | None = None
+        """What it answers when it is asked for models, instead of their number."""
 
     async def in_flight(self, member: AcceptedRegistration) -> int:
-        if not self.knows_models:
-            raise PeerUnavailable("its database is down")
+        if self.about_models is not None:
+            raise self.about_models
         return 0
 
     async def heartbeat(self, member: AcceptedRegistration, body: HeartbeatRequest) -> HeartbeatResponse:
@@ -155,12 +155,28 @@ async def test_a_localai_frontend_without_its_database_has_forgotten_nobody(
     heartbeat: Any, clock: Any, member: AcceptedRegistration, status: int, is_corral: bool
 ) -> None:
     frontend = Frontend(clock, PeerRefused("node not found", status=status))
-    frontend.knows_models = False
+    frontend.about_models = PeerUnavailable("its database is down")
 
     result = await heartbeat(frontend).beat(replace(member, is_corral=is_corral), Measurement())
 
     is_unclear = status == 404 and not is_corral
     assert result is (BeatResult.UNHEARD if is_unclear else BeatResult.FORGOTTEN)
+
+
+@pytest.mark.parametrize("refusal", [PeerRefused("Not Found", status=404), PeerUnavailable("its database is down")])
+async def test_who_answers_for_a_localai_frontend_that_is_away_is_told_once(
+    heartbeat: Any, clock: Any, member: AcceptedRegistration, caplog: pytest.LogCaptureFixture, refusal: Exception
+) -> None:
+    """A proxy answers 404 to everything; to register again would end what that frontend knows of loaded models."""
+    frontend = Frontend(clock, *[GONE] * 3)
+    frontend.about_models = refusal
+    loop = heartbeat(frontend)
+
+    assert [await loop.beat(member, Measurement()) for _ in range(3)] == [BeatResult.UNHEARD] * 3
+
+    [told_once] = [record.getMessage() for record in caplog.records]
+    assert told_once.startswith("heartbeat: node not found, but ")
+    assert str(refusal) in told_once
 
 
 async def test_each_gpu_is_told_where_both_sides_know_of_that(

@@ -315,6 +315,20 @@ async def test_asking_in_vain_becomes_rarer_and_a_long_peace_makes_up_for_it() -
     assert pauses == [2, 2, 4, 8, 16, 30, 30, 2]
 
 
+@pytest.mark.parametrize(("lives_seconds", "pause"), [(20, 15), (60, 45), (1, 2)])
+async def test_users_that_soon_become_old_are_replaced_as_often(lives_seconds: float, pause: float) -> None:
+    """A frontend that makes such users gives the next one when it is asked; waiting longer would outlive this one."""
+    clock, link = ManualClock(), FakeLink(connected=True)
+    one = user_on(link, clock=clock)
+    pauses: list[float] = []
+    for number in range(8):
+        one.take(member(user(lives_seconds / 3600, number)))
+        before = clock.monotonic()
+        await until_due(one, clock)
+        pauses.append(clock.monotonic() - before)
+    assert pauses[1:] == [pause] * 7
+
+
 async def test_without_a_login_nothing_connects_where_one_is_required() -> None:
     clock, link = ManualClock(), FakeLink()
     one = user_on(link, clock=clock, needs_login=True)

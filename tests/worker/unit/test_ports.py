@@ -138,3 +138,10 @@ def test_listening_is_tried_out() -> None:
 def test_a_base_port_that_was_chosen_is_the_first_one(config: AddressConfig, expected: list[range]) -> None:
     places = decide(replace(config, advertise_addr="h:1"), "host")
     assert ranges_of(places, LINUX_EPHEMERAL) == expected
+
+
+def test_a_base_port_that_is_advertised_was_chosen() -> None:
+    """Whoever advertises it opens or maps the ports from there on, as for LocalAI's worker."""
+    places = decide(AddressConfig(advertise_addr="worker-1:50051"), "host")
+
+    assert ranges_of(places, LINUX_EPHEMERAL) == [range(50051, 65536)]

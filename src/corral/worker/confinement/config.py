@@ -70,8 +70,8 @@ class ConfinementConfig:
     )
     write_paths: tuple[Path, ...] = setting(
         SettingKind(placeholder="PATH[,…]", allowed="paths", read=items(PATH.read)),
-        """Directories that backends may write to, such as a cache of models that an engine fetches. None by default:
-        each process has a directory of its own, which is removed with it.""",
+        """Directories that backends may write to, such as a cache of models that several engines share. None by
+        default: each backend has a home for what it fetches, and each process a directory of its own.""",
         name="backend_write_paths",
         default=(),
     )

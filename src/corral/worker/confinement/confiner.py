@@ -12,6 +12,7 @@ import resource
 import shutil
 import stat
 import sys
+import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -36,11 +37,13 @@ from corral.worker.confinement.machine import (
     device_groups,
     gpu_devices,
     has_own_users,
+    make_devices,
     reads_anywhere,
     report,
     unreadable_to_others,
 )
 from corral.worker.confinement.python_places import make_python_place
+from corral.worker.installing import switching
 from corral.worker.processes.process import Launch
 
 
@@ -68,6 +71,7 @@ class Confiner:
         self._places = places
         self._abilities = abilities
         self._is_with_localai = is_with_localai
+        self._making_home = threading.Lock()
         self._owner = hashlib.sha256(os.fsencode(places.data.absolute())).hexdigest()[:12]
 
     def report(self) -> ConfinementReport:
@@ -101,9 +105,13 @@ class Confiner:
             await in_thread(lambda: self._clean(launch))
 
     def _prepare(self, launch: Launch) -> bytes | None:
+        make_devices()
         user = self._user(launch)
         group = self._group(launch)
         self._make_scratch(launch, user)
+        if launch.kept_home is not None:
+            with self._making_home:  # replicas that start at once share it
+                _make_home(launch.kept_home, user)
         return self._order(launch, user, group)
 
     def _clean(self, launch: Launch) -> None:
@@ -164,7 +172,7 @@ class Confiner:
         launch.scratch.parent.chmod(passable if self._abilities.has_users else closed)
         launch.scratch.mkdir(exist_ok=True)
         launch.scratch.chmod(closed if user.uid is None else passable)
-        for name in ("home", "tmp", "exchange"):
+        for name in ("tmp", "exchange", *(["home"] if launch.kept_home is None else [])):
             folder = launch.scratch / name
             folder.mkdir()
             folder.chmod(closed)
@@ -204,6 +212,23 @@ class Confiner:
             code = call_filter(os.uname().machine, network, sees_ports=abilities.knows_ports)
             order["filter"] = "" if code is None else code.hex()
         return json.dumps(order).encode()
+
+
+def _make_home(folder: Path, user: BackendUser) -> None:
+    """Make the HOME of a backend's processes. One of another user, from before the backend got one of its own, is made
+    anew: what is in it can be fetched or computed again."""
+    owner = os.geteuid() if user.uid is None else user.uid
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    for way in (folder.parent.parent, folder.parent):
+        _add_mode(way, stat.S_IXOTH)
+    with contextlib.suppress(FileNotFoundError):
+        status = folder.lstat()
+        if not stat.S_ISDIR(status.st_mode) or status.st_uid != owner:
+            switching.discard(folder)
+    if not folder.exists():
+        folder.mkdir(mode=stat.S_IRWXU)
+        if user.uid is not None:
+            os.chown(folder, user.uid, user.uid)
 
 
 def _limits(launch: Launch) -> list[BackendNetwork]:

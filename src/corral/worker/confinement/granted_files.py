@@ -5,6 +5,7 @@ entries are given, and anything else that leads there is left out.
 """
 
 import os
+import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -47,8 +48,13 @@ what they name."""
 _MOST_LINKS: Final = 2000
 _PYTHONS: Final = ("CORRAL_BACKEND_PYTHON", "CORRAL_WORKER_PYTHON")
 _PARTS_OF_PYTHON: Final = ("bin", "lib", "lib64", "lib32", "libexec", "include", "pyvenv.cfg")
+_PYTHON_NAMES: Final = ("python3", "python")
 _MARKS_OF_PYTHON: Final = ("pyvenv.cfg", "conda-meta")
 """What only a directory has that was made for an interpreter and nothing else."""
+_NAMED_PATH: Final = re.compile(r"(?<![\w$(){}./~-])/[\w.+@/-]+")
+_MOST_OF_SCRIPT: Final = 64 * 1024
+_SHARED_FOLDERS: Final = frozenset({Path("/var/tmp"), Path("/dev/shm")})  # noqa: S108 - recognised, not used
+"""Directories in which files of different people lie beside each other, beyond those directly below the root."""
 
 
 class BackendPlaces(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,16 +82,17 @@ def granted_files(
     linked = [path for path in _link_targets(places.models) if not holds(path, data)]
     pythons = [*map(_prefixes_of, filter(None, map(launch.environment.get, _PYTHONS))), places.runtimes]
     runtimes = [part for prefixes in pythons for prefix in prefixes for part in runtime_parts(prefix, data)]
-    beside = _beside(launch.home.directory, data) if launch.home.is_system else _placed_links(launch, data)
+    beside = _beside(launch.home.directory, data) if launch.home.is_system else _placed(launch, data)
     named = _outside(_named_files(launch.environment), data)
     more = [*config.read_paths, *_library_paths(launch.environment)]
+    programs = _search_path(launch.environment, data)
     caches = [Path(value) for name in _CACHES if (value := launch.environment.get(name, "")).startswith("/")]
     write = [*config.write_paths, *exchanged, *caches]
     system = [part for name in _SYSTEM for part in around_data(Path(name), data)]
     return FileAccess(
         read=[*_READABLE, *_real([*models, *linked, *named])],
-        run=_real([*system, launch.home.directory, *beside, *runtimes, *_outside(more, data)]),
-        write=[_SHARED_MEMORY, *_real([*filter(None, [launch.scratch]), *_outside(write, data)])],
+        run=_real([*system, launch.home.directory, *beside, *runtimes, *programs, *_outside(more, data)]),
+        write=[_SHARED_MEMORY, *_real([*filter(None, [launch.scratch, launch.kept_home]), *_outside(write, data)])],
         devices=[*(f"/dev/{name}" for name in PLAIN_DEVICES), *map(str, gpu_devices())],
     )
 
@@ -157,19 +164,52 @@ def _named_files(environment: Mapping[str, str]) -> list[Path]:
     return [Path(part) for value in values for part in value.split(":") if part.startswith("/")]
 
 
-def _placed_links(launch: Launch, data: Path) -> list[Path]:
-    """What the links directly in the directory of a backend lead to that somebody placed by hand. Of the worker's own
+def _search_path(environment: Mapping[str, str], data: Path) -> list[Path]:
+    """The directories of programs that a backend inherits, with the interpreters in them: a virtual environment in
+    which the worker was started, for example."""
+    parts = [Path(part) for part in environment.get("PATH", "").split(":") if part.startswith("/")]
+    folders = [folder for folder in parts if not _is_shared(folder)]
+    pythons = [python for folder in folders for name in _PYTHON_NAMES if (python := folder / name).is_file()]
+    return [*_elsewhere(folders, data), *_runtimes_of(pythons, data)]
+
+
+def _runtimes_of(pythons: Iterable[Path], data: Path) -> list[Path]:
+    prefixes = [prefix for python in pythons for prefix in _prefixes_of(str(python))]
+    return _elsewhere((part for prefix in prefixes for part in runtime_parts(prefix, data)), data)
+
+
+def _placed(launch: Launch, data: Path) -> list[Path]:
+    """What a backend uses outside of its directory that somebody placed by hand: what the links directly in it lead to,
+    the programs that its start script names, and modules of Python with those beside them. Of the worker's own
     directory that is only what is beside the backend."""
     if not launch.home.is_placed:
         return []
     home = launch.home.directory
-    targets = [Path(os.path.realpath(entry)) for entry in home.iterdir() if entry.is_symlink()]
+    named = [Path(name) for name in _NAMED_PATH.findall(_start_of(launch.home.executable))]
+    programs = [path for path in named if path.is_file() and (path.suffix == ".py" or os.access(path, os.X_OK))]
+    modules = [path.parent for path in programs if path.suffix == ".py" and not _is_shared(path.parent)]
+    links = [entry for entry in home.iterdir() if entry.is_symlink()]
+    pythons = [path for path in programs if path.name.startswith("python")]
     backends = Path(os.path.realpath(home.parent))
-    return [
-        path
-        for path in _outside(targets, data)
-        if backends in path.parents or not (path.is_relative_to(data) or backends.is_relative_to(path))
-    ]
+    real = [Path(os.path.realpath(path)) for path in (*links, *programs, *modules)]
+    beside = [path for path in real if backends in path.parents]
+    away = [path for path in _elsewhere(real, data) if not backends.is_relative_to(path)]
+    return [*beside, *away, *_runtimes_of(pythons, data)]
+
+
+def _start_of(script: Path) -> str:
+    with script.open("rb") as file:
+        return file.read(_MOST_OF_SCRIPT).decode(errors="replace")
+
+
+def _is_shared(folder: Path) -> bool:
+    """Whether other things than programs, or than those of one program, lie in a directory."""
+    return len(folder.parts) <= 2 or folder in _SHARED_FOLDERS or Path.home().is_relative_to(folder)
+
+
+def _elsewhere(paths: Iterable[Path], data: Path) -> list[Path]:
+    """Those that neither lie in the worker's own directory nor hold it."""
+    return [path for path in _outside(paths, data) if not Path(os.path.realpath(path)).is_relative_to(data)]
 
 
 def _beside(home: Path, data: Path) -> list[Path]:

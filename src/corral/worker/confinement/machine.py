@@ -4,6 +4,7 @@ Blocks."""
 import contextlib
 import json
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -255,6 +256,20 @@ def _works(order: Mapping[str, Any]) -> bool:
         done = subprocess.run(argv, check=False, capture_output=True, timeout=_TRY_SECONDS, input=text)  # noqa: S603 - our own text
         return done.returncode == 0
     return False
+
+
+def make_devices(dev: Path = _DEV, search_path: str = os.defpath) -> None:
+    """Have NVIDIA's own program make the device for CUDA where it is missing, as after a boot.
+
+    CUDA's library starts that program by itself, with a set-uid bit that confined processes cannot use, and finds no
+    GPU without the device. Blocks.
+    """
+    if not (dev / "nvidiactl").exists() or (dev / "nvidia-uvm").exists():
+        return
+    program = shutil.which("nvidia-modprobe", path=search_path)
+    if program is not None:
+        with contextlib.suppress(OSError, subprocess.SubprocessError):
+            subprocess.run([program, "-u", "-c", "0"], check=False, capture_output=True, timeout=_TRY_SECONDS)  # noqa: S603 - a program of the system
 
 
 def gpu_devices() -> list[Path]:

@@ -28,6 +28,11 @@ def brings_python(home: Path) -> bool:
     return all(folder.is_dir() for folder in programs) and not any(map(Path.is_symlink, (environment, programs[1])))
 
 
+def is_compiled(home: Path) -> bool:
+    """Whether the packages of a backend's virtual environment came with bytecode, by those beside each other."""
+    return any(home.glob(f"{_ENVIRONMENT}/lib/python*/site-packages/*/__pycache__"))
+
+
 def make_python_place(home: Path, place: Path) -> Iterator[Path]:
     """Make the directory; yield each one that the process must be able to write."""
     environment = place / _ENVIRONMENT

@@ -16,7 +16,7 @@ from corral.base.errors import PathNotUsable
 from corral.galleries.catalogue import preferred_words
 from corral.oci.contents import INDEX_FILE, offered_digests
 from corral.wire.backends import InstalledBackend, InstalledDetails
-from corral.worker.confinement.python_places import brings_python
+from corral.worker.confinement.python_places import brings_python, is_compiled
 from corral.worker.installing.backend_metadata import (
     MANIFEST,
     METADATA,
@@ -55,6 +55,8 @@ class Home(msgspec.Struct, frozen=True, kw_only=True):
     """Whether somebody placed it in the directory by hand, so that its links are theirs."""
     brings_python: bool = False
     """Whether it has an interpreter and a virtual environment for it, as LocalAI's Python images do."""
+    is_compiled: bool = False
+    """Whether the packages of that environment came with bytecode."""
 
     @property
     def directory(self) -> Path:
@@ -113,6 +115,7 @@ class _BackendEntry(msgspec.Struct, frozen=True, kw_only=True):
             is_system=self.is_system,
             is_placed=self.is_placed,
             brings_python=brings_python(self.path),
+            is_compiled=is_compiled(self.path),
         )
 
     def described(self, offered: Sequence[str] = ()) -> InstalledBackend:

@@ -77,9 +77,10 @@ class Publisher(Protocol):
 
 
 class InstallReports:
-    def __init__(self, bus: Publisher, clock: Clock) -> None:
+    def __init__(self, bus: Publisher, clock: Clock, *, is_with_localai: Callable[[], bool] = lambda: False) -> None:
         self._bus = bus
         self._clock = clock
+        self._is_with_localai = is_with_localai
 
     @asynccontextmanager
     async def of(self, node_id: NodeId, request: InstallRequest | UpgradeRequest) -> AsyncIterator[Report]:
@@ -87,7 +88,7 @@ class InstallReports:
         if not request.op_id:
             yield lambda _: None  # nobody follows the progress
             return
-        reporter = _Reporter(self._bus, self._clock, node_id, request)
+        reporter = _Reporter(self._bus, self._clock, node_id, request, is_with_localai=self._is_with_localai())
         task = start_task(reporter.run(), name=f"progress of {request.op_id}")
         try:
             yield reporter.report
@@ -100,11 +101,20 @@ class InstallReports:
 class _Reporter:
     """Keeps the newest step until it may be sent."""
 
-    def __init__(self, bus: Publisher, clock: Clock, node_id: NodeId, request: InstallRequest | UpgradeRequest) -> None:
+    def __init__(
+        self,
+        bus: Publisher,
+        clock: Clock,
+        node_id: NodeId,
+        request: InstallRequest | UpgradeRequest,
+        *,
+        is_with_localai: bool,
+    ) -> None:
         self._bus = bus
         self._clock = clock
         self._node_id = node_id
         self._request = request
+        self._is_with_localai = is_with_localai
         self._loop = asyncio.get_running_loop()
         self._pending: InstallStep | None = None
         self._rung = asyncio.Event()
@@ -139,7 +149,7 @@ class _Reporter:
                 current=size_text(step.done),
                 total=size_text(step.total),
                 percentage=step.percentage,
-                phase=step.phase,
+                phase=_plain(step.phase) if self._is_with_localai else step.phase,
                 corral=InstallBytes(sequence=self._sent, current=step.done, total=step.total, attempt=self._attempt),
             )
             try:
@@ -150,3 +160,8 @@ class _Reporter:
     def _take(self, step: InstallStep) -> None:
         self._pending = self._onward.after(step)
         self._rung.set()
+
+
+def _plain(phase: Phase) -> Phase:
+    """The phase in a word that LocalAI's frontends know."""
+    return Phase.EXTRACTING if phase is Phase.VERIFYING else phase

@@ -22,6 +22,7 @@ OWN: Final = ".corral"
 """Directory for Corral's own files among the backends. LocalAI ignores it, because it has no `run.sh`."""
 _PREVIOUS: Final = "previous"
 _SCRATCH: Final = "scratch"
+_HOMES: Final = "homes"
 
 
 def staging_of(place: Path) -> Path:
@@ -32,6 +33,11 @@ def staging_of(place: Path) -> Path:
 def previous_of(place: Path) -> Path:
     """Return where the previous version is kept."""
     return place.parent / OWN / _PREVIOUS / place.name
+
+
+def home_of(place: Path) -> Path:
+    """Return the directory that a backend's processes have as their HOME, and that stays as long as the backend."""
+    return place.parent / OWN / _HOMES / place.name
 
 
 def scratch_of(place: Path) -> Path:
@@ -111,8 +117,9 @@ def forget_previous(place: Path) -> None:
 
 
 def remove(place: Path) -> None:
-    """Remove a backend and its previous version: rename first, then delete. Idempotent."""
+    """Remove a backend, its previous version and its HOME: rename first, then delete. Idempotent."""
     forget_previous(place)
+    discard_if_possible(home_of(place))
     if not _exists(place):
         return
     staging = staging_of(place)
@@ -129,9 +136,9 @@ def repair(folder: Path) -> list[str]:
         if path.name.endswith(BACKUP):
             _restore(path.with_name(path.name.removesuffix(BACKUP)))
         discard_if_possible(path)
-    # Unfinished versions, and previous versions of backends that do not exist any more.
+    # Unfinished versions, and what is kept for backends that do not exist any more.
     scratch = _listed(folder / OWN / _SCRATCH)
-    for path in _listed(folder / OWN / _PREVIOUS):
+    for path in (*_listed(folder / OWN / _PREVIOUS), *_listed(folder / OWN / _HOMES)):
         if path.name.endswith(UNFINISHED) or not _exists(folder / path.name):
             scratch.append(path)
     for path in scratch:

@@ -118,7 +118,8 @@ class AddressConfig:
     grpc_max_port: int = setting(
         ANY_WHOLE,
         """Highest port for backends. 0, or anything below the base port or above 65535, means 65535, as in LocalAI.
-        Where an address names the base port, backends have the free ports from there on, as LocalAI's. Otherwise those
+        Where an address names the base port, also the advertised one, backends have the free ports from there on, as
+        LocalAI's. Otherwise those
         that the kernel gives to outgoing connections are left out, unless no others are there: with all defaults on
         Linux backends have 61000 to 65535.""",
         name="max_port",
@@ -159,13 +160,21 @@ def decide(config: AddressConfig, hostname: str) -> Addresses:
         config = replace(config, advertise_addr=f"{config.advertise_addr}{base}")
     return Addresses(
         base_port=base,
-        is_base_stated=parse_host_port(config.addr) is not None or config.serve_addr != _USUAL_ADDRESS,
+        is_base_stated=_is_base_stated(config, base),
         max_port=max_port(config.grpc_max_port, base),
         advertise=advertise_address(config, hostname),
         backend_bind=_listening_host(config.advertise_addr, config),
         http_bind=http_bind(config),
         advertise_http=advertise_http_address(config, hostname),
     )
+
+
+def _is_base_stated(config: AddressConfig, base: int) -> bool:
+    """Whether an address says the base port. One that is only advertised says it too, where it is the same: whoever
+    opens or maps ports for it begins there."""
+    advertised = parse_host_port(config.advertise_addr)
+    is_advertised = advertised is not None and advertised.port == base
+    return is_advertised or parse_host_port(config.addr) is not None or config.serve_addr != _USUAL_ADDRESS
 
 
 def base_port(addr: str, serve_addr: str) -> int:

@@ -1,8 +1,8 @@
 """HTTP calls from a worker to its frontends, Corral's or LocalAI's.
 
-Stays with the frontend that works and moves to the next one when it does not answer or answers 5xx. Every call is
-harmless when repeated. Decides nothing: what a refusal means is the caller's business. Messages name the frontend,
-the status and its reason, and never a token.
+Stays with the frontend that works and moves to the next one when it does not answer or answers 5xx, or has no route for
+registrations. Every call is harmless when repeated. Decides nothing: what a refusal means is the caller's business.
+Messages name the frontend, the status and its reason, and never a token.
 """
 
 import re
@@ -29,7 +29,7 @@ from corral.wire.registration import (
     RegisterResponse,
     ReplicaInFlight,
 )
-from corral.worker.membership.registration import AcceptedRegistration
+from corral.worker.membership.registration import NO_ROUTE, AcceptedRegistration
 from corral.worker.membership.trust import NoPin, Trust, same_problem
 
 MAX_ANSWER: Final = 4 * 1024 * 1024
@@ -73,7 +73,12 @@ class FrontendClient:
     async def register(self, body: RegisterRequest) -> RegisterResponse:
         """Join, or join again. An answer needs nothing but an id."""
         call = _Call(method="POST", path="/api/node/register", bearer=body.token, body=msgspec.json.encode(body))
-        answer = await self._send(call)
+        try:
+            answer = await self._send(call)
+        except PeerRefused as refused:
+            if refused.status in NO_ROUTE:
+                self._move_on()
+            raise
         try:
             response = go_json.decode(answer.body, RegisterResponse)
         except InvalidInput as error:
@@ -131,9 +136,12 @@ class FrontendClient:
                 return await self._send_to(self._urls[self._current], call)
             except PeerUnavailable as error:
                 problems.append(error)
-                self._current = (self._current + 1) % len(self._urls)
+                self._move_on()
         kind = same_problem(problems)
         raise kind("; ".join(sorted(problem.message for problem in problems))) from problems[-1]
+
+    def _move_on(self) -> None:
+        self._current = (self._current + 1) % len(self._urls)
 
     async def _send_to(self, url: str, call: _Call) -> _FrontendAnswer:
         try:

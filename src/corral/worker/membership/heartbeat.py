@@ -13,7 +13,7 @@ from corral.base.errors import PeerRefused, PeerUnavailable
 from corral.base.ids import Incarnation, NodeId
 from corral.wire.registration import PENDING, CorralBeat, CorralStatus, Feature, HeartbeatRequest, HeartbeatResponse
 from corral.worker.hardware.machine import Gauge, Measurement
-from corral.worker.membership.registration import AcceptedRegistration, Outage, card_reports
+from corral.worker.membership.registration import NO_ROUTE, AcceptedRegistration, Outage, card_reports
 
 log = logging.getLogger(__name__)
 
@@ -127,8 +127,9 @@ class HeartbeatLoop:
             self._outage.failed(error.message)
             return BeatResult.UNHEARD
         except PeerRefused as error:
-            self._outage.failed(error.message)
-            is_forgotten = error.status in FORGOTTEN_STATUSES and await self._can_know(member, error)
+            doubt = await self._doubt(member, error) if error.status in FORGOTTEN_STATUSES else ""
+            self._outage.failed(doubt or error.message)
+            is_forgotten = error.status in FORGOTTEN_STATUSES and not doubt
             return BeatResult.FORGOTTEN if is_forgotten else BeatResult.UNHEARD
         self._outage.worked()
         if isinstance(answer.corral, CorralStatus):
@@ -139,22 +140,23 @@ class HeartbeatLoop:
             self._on_status(answer.corral.status)
         return BeatResult.HEARD
 
-    async def _can_know(self, member: AcceptedRegistration, refusal: PeerRefused) -> bool:
-        """Whether the frontend can know who its nodes are.
+    async def _doubt(self, member: AcceptedRegistration, refusal: PeerRefused) -> str:
+        """Why the frontend cannot know who its nodes are; empty when it can.
 
-        LocalAI's says 404 for a database that is down, too, and whoever registers again then loses what it knows of
-        loaded models. A question about the node's models is answered for nodes that it does not know, and fails then.
+        LocalAI's says 404 for a database that is down, too, as a proxy does whose frontend is down. Whoever registers
+        again then loses what that frontend knows of loaded models. A question about the node's models is answered for
+        nodes that it does not know, and fails then.
         """
         if member.is_corral or refusal.status != _UNKNOWN:
-            return True
+            return ""
         try:
             await self._frontend.in_flight(member)
         except PeerUnavailable as error:
-            self._outage.failed(error.message)
-            return False
-        except PeerRefused:
-            return True
-        return True
+            return f"{refusal.message}, but it may only be without its database: {error.message}"
+        except PeerRefused as error:
+            if error.status in NO_ROUTE:
+                return f"{refusal.message}, but that may be a proxy without its frontend: {error.message}"
+        return ""
 
     def _note_status(self, member: AcceptedRegistration, status: str) -> None:
         """Log once what changed in how the frontend sees this node; a new id is a new node."""

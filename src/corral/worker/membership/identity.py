@@ -264,7 +264,8 @@ class NatsUser:
             self._approved.set()
 
     async def until_due(self) -> None:
-        """Wait until the frontend should be asked for a new user. The wait grows while asking does not help."""
+        """Wait until the frontend should be asked for a new user. The wait grows while asking does not help; that a
+        user which it gave becomes old, however soon, is no such thing."""
         link, member = self._link, self._member
         if link is None or member is None or not self._is_wanted:
             await asyncio.Event().wait()
@@ -273,14 +274,16 @@ class NatsUser:
             await self._approved.wait()
             self._approved.clear()
             return
+        has_helped = False
         if self._lacks_user:
             await self._clock.sleep(self._backoff.delay(1).total_seconds())
-        else:
-            await first_done(self._until_refused(link), self._until_old())
+        elif await first_done(self._until_refused(link), self._until_old()) == 1:
+            has_helped = self._taken_at >= self._asked_at
         since = self._clock.monotonic() - self._asked_at
-        self._repeated = self._repeated + 1 if since < _SOON_SECONDS else 0
-        if self._repeated:
-            await self._clock.sleep(self._backoff.delay(self._repeated).total_seconds() - since)
+        self._repeated = 0 if has_helped or since >= _SOON_SECONDS else self._repeated + 1
+        wait = self._backoff.delay(max(self._repeated, 1)).total_seconds() - since
+        if wait > 0:
+            await self._clock.sleep(wait)
         self._asked_at = self._clock.monotonic()
 
     async def _until_refused(self, link: BusStatus) -> None:

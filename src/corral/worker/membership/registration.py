@@ -10,7 +10,7 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from corral.base.clock import Clock
-from corral.base.errors import AccessDenied, InvalidInput, PeerRefused, PeerUnavailable
+from corral.base.errors import AccessDenied, CorralError, InvalidInput, PeerRefused, PeerUnavailable
 from corral.base.ids import NodeId, new_secret
 from corral.base.retry import Backoff
 from corral.base.values import PartlyPrinted
@@ -36,6 +36,8 @@ from corral.worker.membership.trust import OtherFleet
 log = logging.getLogger(__name__)
 
 WRONG_TOKEN: Final = frozenset({401, 403})
+NO_ROUTE: Final = frozenset({404, 405})
+"""What a proxy answers whose frontend is not there yet, and a LocalAI frontend that is not in distributed mode."""
 _PATIENCE: Final = timedelta(seconds=30)
 """A frontend that starts together with its workers needs some of it."""
 
@@ -241,8 +243,7 @@ def membership(answer: RegisterResponse, profile: Profile) -> AcceptedRegistrati
 
 
 class Registrar:
-    """Registers this worker, as often as it takes. `patience` says by status how long a first registration may be
-    refused; any other refusal is final."""
+    """Registers this worker, as often as it takes. A first registration is given up where trying again cannot help."""
 
     def __init__(
         self,
@@ -252,14 +253,15 @@ class Registrar:
         gauge: Gauge,
         clock: Clock,
         backoff: Backoff,
-        patience: Mapping[int, timedelta],
+        token_patience: timedelta,
     ) -> None:
+        """`token_patience` is how long the token of a first registration may be refused."""
         self._frontend = frontend
         self._profile = profile
         self._gauge = gauge
         self._clock = clock
         self._backoff = backoff
-        self._patience = patience
+        self._token_patience = token_patience
         self._was_admitted = profile.was_admitted
         self._has_joined = False
         self._outage = Outage(log, clock, event="registration", subject="registration", patience=_PATIENCE)
@@ -275,18 +277,20 @@ class Registrar:
     async def _until_accepted(
         self, give_up: Callable[[PeerRefused | OtherFleet, timedelta], None]
     ) -> AcceptedRegistration:
-        """Try again and again. `give_up` gets each refusal, with the time since the first one, and may raise."""
+        """Try again and again. `give_up` gets each refusal, with the time since the token was first refused, and may
+        raise."""
         refused_at: float | None = None
         attempt = 0
         while True:
             try:
                 return await self.attempt()
             except (PeerUnavailable, PeerRefused) as error:
+                now = self._clock.monotonic()
+                if isinstance(error, PeerRefused) and error.status in WRONG_TOKEN and refused_at is None:
+                    refused_at = now
                 if isinstance(error, PeerRefused | OtherFleet):
-                    now = self._clock.monotonic()
-                    refused_at = now if refused_at is None else refused_at
-                    give_up(error, timedelta(seconds=now - refused_at))
-                self._outage.failed(error.message)
+                    give_up(error, timedelta(seconds=now - (now if refused_at is None else refused_at)))
+                self._outage.failed(_advised(error).message)
             attempt += 1
             await self._clock.sleep(self._backoff.delay(attempt).total_seconds())
 
@@ -346,23 +350,28 @@ class Registrar:
             raise AccessDenied(
                 f"{error.message}: {problem}. {ways} --code-descriptor, or set CORRAL_JOIN_CODE"
             ) from error
-        patience = self._patience.get(error.status)
-        if patience is None:
-            raise error
-        if waited >= patience:
-            raise _final(error) from error
-        message, left = "registration is refused, and tried for %s more: %s", format_duration(patience - waited)
-        log.warning(message, left, _final(error).message, extra={"event": "registration.refused"})
+        if error.status in NO_ROUTE:
+            return
+        left = self._token_patience - waited
+        if error.status not in WRONG_TOKEN or left <= timedelta(0):
+            raise _advised(error) from error
+        message = "registration is refused, and tried for %s more: %s"
+        log.warning(message, format_duration(left), _advised(error).message, extra={"event": "registration.refused"})
 
 
-def _final(error: PeerRefused) -> AccessDenied | PeerRefused:
-    """The refusal, with what to do about it."""
+def _advised(error: PeerRefused | PeerUnavailable) -> CorralError:
+    """The refusal, with what to do about it where that is known."""
+    if not isinstance(error, PeerRefused):
+        return error
     if error.status in WRONG_TOKEN:
         return AccessDenied(
             f"{error.message}; check the registration token (LOCALAI_REGISTRATION_TOKEN or "
             "CORRAL_REGISTRATION_TOKEN): it must be the frontend's"
         )
+    if error.status not in NO_ROUTE:
+        return error
     return PeerRefused(
-        f"{error.message}; the URL must lead to a frontend, and a LocalAI one must run in distributed mode",
+        f"{error.message}; if its frontend is not just starting, check the URL (LOCALAI_REGISTER_TO): it must lead "
+        "to a frontend, and a LocalAI one must run in distributed mode",
         status=error.status,
     )

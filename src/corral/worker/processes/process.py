@@ -23,7 +23,8 @@ from corral.wire.confinement import ConfinementWish
 from corral.wire.replicas import ProcessKey
 from corral.worker.config import SupervisionConfig
 from corral.worker.hardware.visible_devices import DEVICE_VARIABLES
-from corral.worker.installing.backend_directory import Home
+from corral.worker.installing.backend_directory import RUN, Home
+from corral.worker.installing.switching import home_of
 from corral.worker.membership.addresses import HostPort, local_host
 from corral.worker.processes.backend_logs import BackendLog, LineWriter, OutputStream
 from corral.worker.processes.remains import descendants_of
@@ -35,6 +36,7 @@ TOKEN_VARIABLE: Final = "LOCALAI_GRPC_AUTH_TOKEN"  # noqa: S105 - a name, not a 
 KEY_VARIABLE: Final = "CORRAL_HTTP_KEY"
 PYTHON_VARIABLE: Final = "ENV_DIR"
 """Tells start scripts of LocalAI's Python images where interpreter and virtual environment are."""
+BYTECODE_VARIABLE: Final = "PYTHONPYCACHEPREFIX"
 VULKAN_VARIABLES: Final = ("VK_DRIVER_FILES", "VK_ICD_FILENAMES")
 MARK_VARIABLE: Final = "CORRAL_PROCESS_MARK"
 """Environment variable that identifies our processes, even when their pid is reused."""
@@ -120,6 +122,13 @@ class Launch(PartlyPrinted, frozen=True, kw_only=True):
         return None if self.scratch is None or not self.home.brings_python else self.scratch / "backend"
 
     @property
+    def kept_home(self) -> Path | None:
+        """The HOME of all processes of this backend, which outlives them: engines keep there what they downloaded and
+        compiled. Only an installed backend has one, and only where a process has a directory of its own as well."""
+        is_installed = self.home.executable.name == RUN and not self.home.is_system
+        return home_of(self.home.directory) if is_installed and self.scratch is not None else None
+
+    @property
     def working_directory(self) -> Path:
         """The backend's own; or where it has links to the same files and may add others, as its libraries do."""
         return self.python_place or self.home.directory
@@ -143,10 +152,12 @@ class Launch(PartlyPrinted, frozen=True, kw_only=True):
         if self.http_port is not None:
             variables[KEY_VARIABLE] = self.http_key
         if self.scratch is not None:
-            variables["HOME"] = str(self.scratch / "home")
+            variables["HOME"] = str(self.kept_home or self.scratch / "home")
             variables["TMPDIR"] = str(self.scratch / "tmp")
         if self.python_place is not None:
             variables[PYTHON_VARIABLE] = str(self.python_place)
+        if self.python_place is not None and self.kept_home is not None and not self.home.is_compiled:
+            variables.setdefault(BYTECODE_VARIABLE, str(self.kept_home / ".cache" / "python"))
         if self.home.vulkan_drivers:
             variables |= dict.fromkeys(VULKAN_VARIABLES, ":".join(map(str, self.home.vulkan_drivers)))
         return variables
