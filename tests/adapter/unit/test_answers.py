@@ -87,6 +87,22 @@ def test_deltas_are_preferred_to_the_message() -> None:
     assert decoded(events.ending() + events.closing())[0]["choices"][0]["finish_reason"] == "tool_calls"
 
 
+def test_calls_without_an_id_get_one_each() -> None:
+    calls = [ToolCallDelta(index=index, name="look", arguments="{}") for index in (0, 1)]
+    late = ToolCallDelta(index=0, id="late")
+
+    def whole(*deltas: ToolCallDelta) -> list[dict[str, Any]]:
+        answer = json.loads(chat_answer([Reply(chat_deltas=[ChatDelta(tool_calls=deltas)])], STAMP))
+        return list(answer["choices"][0]["message"]["tool_calls"])
+
+    (event,) = decoded(ChatEvents(STAMP).part(Reply(chat_deltas=[ChatDelta(tool_calls=calls)])))
+    for made in (event["choices"][0]["delta"]["tool_calls"], whole(*calls)):
+        ids = {call["id"] for call in made}
+        assert len(ids) == 2
+        assert all(id.startswith("call-") for id in ids)
+    assert whole(*calls, late)[0]["id"] == "late"
+
+
 def test_a_whole_answer_joins_its_deltas() -> None:
     deltas = [
         ChatDelta(reasoning_content="hm"),

@@ -1,5 +1,5 @@
-"""Converts a backend's replies to OpenAI's answers: documents, and events of a stream. Pure: ids and times are passed
-in.
+"""Converts a backend's replies to OpenAI's answers: documents, and events of a stream. Pure: ids and times of answers
+are passed in.
 
 Token counts come from the backend; without them the answer has none. The gRPC contract does not say why an answer
 ended: `length` is concluded from the token count, `tool_calls` from their presence, and all else is `stop`.
@@ -17,6 +17,7 @@ from typing import Any, Final
 import msgspec
 
 from corral.base.errors import InvalidInput
+from corral.base.ids import new_answer_id
 from corral.base.unreadable_json import UNREADABLE_JSON
 from corral.rpc.messages import ChatDelta, EmbeddingLayout, EmbeddingResult, Reply, ToolCallDelta
 
@@ -158,11 +159,14 @@ class ChatEvents(_AnswerEvents):
         return self._before + _encode(plain) + self._after if plain else b""
 
     def _call(self, call: ToolCallDelta) -> dict[str, Any]:
-        """Return a fragment of a tool call. Only its first fragment has the id and the type."""
+        """Return a fragment of a tool call. Only its first fragment has the id and the type.
+
+        A call that the backend gave no id gets one: clients name it in the result that they send back.
+        """
         is_first = call.index not in self._called
         self._called.add(call.index)
         function = {"arguments": call.arguments} | ({"name": call.name} if call.name else {})
-        start = {"id": call.id, "type": "function"} if is_first else {}
+        start = {"id": call.id or new_answer_id("call"), "type": "function"} if is_first else {}
         return {"index": call.index, **start, "function": function}
 
 
@@ -218,6 +222,8 @@ def chat_answer(replies: Sequence[Reply], stamp: Stamp) -> bytes:
     choices = []
     for index, reply in enumerate(replies):
         message = joined(reply)
+        for call in message.get("tool_calls", ()):
+            call["id"] = call["id"] or new_answer_id("call")
         if stamp.prefix and message["content"] is not None:
             message["content"] = stamp.prefix + message["content"]
         reason = finish_reason(reply.tokens, stamp.limit, called="tool_calls" in message)

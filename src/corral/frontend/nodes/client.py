@@ -21,7 +21,7 @@ from corral.base.clock import Clock
 from corral.base.errors import BusTimeout, BusUnavailable, CorralError, InvalidInput, NoResponders
 from corral.base.ids import NodeId
 from corral.base.queues import Batches
-from corral.base.tasks import Poke
+from corral.base.tasks import Poke, first_done
 from corral.base.values import PartlyPrinted
 from corral.bus.port import Bus
 from corral.frontend.nodes.contacts import NodeContacts, NodeGone, NodePending, NodeUnreachable
@@ -55,6 +55,8 @@ STOP_WITHIN: Final = timedelta(seconds=10)
 again."""
 LIST_WITHIN: Final = timedelta(seconds=30)
 _THERE_WITHIN: Final = timedelta(seconds=5)
+_RECONNECTING_PAUSE: Final = timedelta(seconds=1)
+"""Until a node is asked again that may not have noticed that NATS is back."""
 MOST_BYTES: Final = 1024 * 1024
 """A node sends no more at once: the limit of a NATS server with default settings."""
 MOST_OBJECTS: Final = 4000
@@ -127,6 +129,19 @@ class NodeClient:
         self._contacts = contacts
         self._health = health
         self._marks = Batches(self._mark)
+        self._is_cut_off = not bus.connected
+        self._reconnected = asyncio.Event()
+        """Set, and replaced by another one, when NATS is back."""
+        self._reconnected_at: datetime | None = None
+        bus.on_connection(self._on_connection)
+
+    def _on_connection(self, connected: bool) -> None:
+        if not connected:
+            self._is_cut_off = True
+        elif self._is_cut_off:
+            self._is_cut_off, self._reconnected_at = False, self._clock.now()
+            self._reconnected.set()
+            self._reconnected = asyncio.Event()
 
     async def can_confine(self, node_id: NodeId) -> bool:
         """Whether the node confines backends as an install request says. LocalAI's workers do not."""
@@ -135,7 +150,35 @@ class NodeClient:
     async def install(self, node_id: NodeId, request: InstallRequest, *, timeout: timedelta) -> StartedBackend:
         """Have a process of the backend; returns when it is ready. Asking again finds the same process. A node that has
         only just joined may not listen yet, and does not count as unhealthy for it."""
-        reply = await self._install(node_id, request, timeout)
+        return await self._started(node_id, await self._install(node_id, request, timeout))
+
+    async def start(self, node_id: NodeId, request: InstallRequest, *, timeout: timedelta) -> StartedBackend:
+        """Have a process, as `install` does, whatever becomes of NATS meanwhile: no other node can be asked without it.
+
+        The node is asked again when NATS is back, because the question or the answer may be lost, and for a while if
+        it is not back itself. So the request must not be one that replaces what is installed.
+        """
+        replies: list[InstallReply] = []
+
+        async def ask() -> None:
+            replies.append(await self._install(node_id, request, timeout))
+
+        while not replies:
+            try:
+                await first_done(ask(), self._reconnected.wait())
+            except NodeUnreachable as error:
+                if isinstance(error, NodePending | NodeGone) or not self._may_still_reconnect():
+                    raise
+                await self._clock.sleep(_RECONNECTING_PAUSE.total_seconds())
+            except BusUnavailable:
+                await self._bus.wait_connected()
+        return await self._started(node_id, replies[0])
+
+    def _may_still_reconnect(self) -> bool:
+        """Whether NATS is back for so short a time that a worker may not have noticed: LocalAI's look every 2 s."""
+        return self._reconnected_at is not None and may_not_listen_yet(self._reconnected_at, self._clock.now())
+
+    async def _started(self, node_id: NodeId, reply: InstallReply) -> StartedBackend:
         if not reply.success:
             raise NodeRefused(reply.error or "the node did not say why", node_id=node_id)
         contact = await self._contacts.of(node_id)  # as of now: this took minutes, and the process is dialled next
@@ -268,6 +311,8 @@ class NodeClient:
             raise
 
     async def _mark_silent(self, node_id: NodeId) -> None:
+        if self._may_still_reconnect():
+            return
         await self._marks.store((node_id, self._clock.now()))
 
     async def _mark(self, silent: Sequence[tuple[NodeId, datetime]]) -> Sequence[None]:

@@ -1,7 +1,7 @@
 """Nodes for which nobody answers are marked as of when that was noticed, however long it takes to be written."""
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import cast
@@ -26,6 +26,15 @@ from tests.kit.samples import a_node
 
 class Silence:
     """A bus on which nobody listens."""
+
+    connected = True
+
+    def __init__(self) -> None:
+        self.tell: Callable[[bool], None] = lambda _: None
+
+    def on_connection(self, callback: Callable[[bool], None]) -> Callable[[], None]:
+        self.tell = callback
+        return lambda: None
 
     async def request(self, subject: str, data: bytes, *, timeout: timedelta) -> bytes:
         raise NoResponders(subject=subject)
@@ -63,10 +72,10 @@ class Marks:
         return {id: a_node(id=id) for id in ids}
 
 
-def silent_client(marks: Marks, gates: Gates, clock: ManualClock) -> NodeClient:
+def silent_client(marks: Marks, gates: Gates, clock: ManualClock, bus: Silence | None = None) -> NodeClient:
     nodes = cast(Nodes, gated(marks, gates, "mark_no_responders"))
     contacts = NodeContacts(cast(Nodes, marks))
-    return NodeClient(cast(Bus, Silence()), nodes, clock, contacts=contacts, health=Poke())
+    return NodeClient(cast(Bus, bus or Silence()), nodes, clock, contacts=contacts, health=Poke())
 
 
 async def asked(client: NodeClient, node: str) -> "asyncio.Task[None]":
@@ -120,6 +129,20 @@ async def test_who_has_just_joined_is_not_marked_for_an_install_that_it_does_not
     with pytest.raises(NodeUnreachable):
         await client.install(NodeId("joined"), request, timeout=LISTENS_WITHIN)
     assert [ids for ids, _ in marks.written] == [[NodeId("joined")]]
+
+
+async def test_who_may_not_have_noticed_that_nats_is_back_is_not_marked() -> None:
+    clock, marks, bus = ManualClock(), Marks(), Silence()
+    client = silent_client(marks, Gates(), clock, bus)
+    bus.tell(False)
+    bus.tell(True)
+    await clock.advance(LISTENS_WITHIN - timedelta(seconds=1))
+    await (await asked(client, "a"))
+    assert marks.written == []
+
+    await clock.advance(timedelta(seconds=1))
+    await (await asked(client, "a"))
+    assert [ids for ids, _ in marks.written] == [[NodeId("a")]]
 
 
 async def test_the_contact_of_a_node_is_read_once_in_three_seconds() -> None:

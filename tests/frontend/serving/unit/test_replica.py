@@ -37,6 +37,7 @@ def test_only_a_loading_replica_becomes_loaded() -> None:
         ({"key": "other"}, False),
         ({"key": "", "address": "127.0.0.1:50052"}, True),
         ({"key": "", "address": "127.0.0.1:50099"}, False),
+        ({"key": "", "address": ""}, True),
         ({"index": 1}, False),
         ({"model": "other"}, False),
     ],

@@ -101,13 +101,14 @@ class Replica(PartlyPrinted, frozen=True, kw_only=True):
     def is_process(self, process: ReportedProcess) -> bool:
         """Whether this process is the one that was loaded, and not another one in its place.
 
-        A process without a key, as LocalAI's workers run them, is recognised by its port.
+        A process without a key, as LocalAI's workers run them, is recognised by its port; one whose node tells no
+        address either, by its place alone.
         """
         if (process.model, process.index) != (self.model, self.index):
             return False
         if process.key and self.key:
             return process.key == self.key
-        return port_of(process.address) == port_of(self.address)
+        return not process.address or port_of(process.address) == port_of(self.address)
 
     @property
     def needs_adapter(self) -> bool:

@@ -154,7 +154,7 @@ class ModelLoader:
             corral.confinement = wish
         if corral != CorralInstall():
             request.corral = corral
-        return await self._nodes.install(node.id, request, timeout=timeout)
+        return await self._nodes.start(node.id, request, timeout=timeout)
 
     async def _admit(self, node: Node, spec: ModelSpec, now: datetime) -> None:
         """Conflict when the backend, or what the node has of the model, is about to be deleted there.
