@@ -7,6 +7,7 @@ import os
 import pty
 import re
 import resource
+import shlex
 import signal
 import socket
 import stat
@@ -24,6 +25,7 @@ import pytest
 
 from corral.bus.authority import Authority
 from corral.processes.exit_codes import ExitCode
+from corral.processes.probe import is_free
 from corral.processes.up_children import STEP
 from tests.kit.ports import lasting_port, lasting_range
 from tests.kit.waiting import wait_until
@@ -375,9 +377,11 @@ class TestWhatCannotStart:
             port = taken.getsockname()[1]
             refused = corral("up", "--data", str(tmp_path / "data"), "--port", str(port))
         assert refused.returncode == 75
-        assert refused.stderr == (
-            f"error: port {port} on 127.0.0.1 is taken by another program; choose another with --port\n"
-        )
+        start, _, offered = refused.stderr.partition(", as in: ")
+        assert start == f"error: port {port} on 127.0.0.1 is taken by another program; choose another with --port"
+        words = shlex.split(offered)
+        assert (words[-4], words[-2:]) == ("--port", ["--data", str(tmp_path / "data")])
+        assert is_free("127.0.0.1", int(words[-3]))
 
     def test_a_data_directory_that_cannot_be_made_names_the_flag(self, corral: Any, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("")

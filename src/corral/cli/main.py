@@ -1,6 +1,5 @@
 """The root of the command line: which commands there are, and what each kind of failure looks like from outside."""
 
-import difflib
 import errno
 import gc
 import io
@@ -18,6 +17,7 @@ from corral import __version__
 from corral.base.errors import CorralError
 from corral.base.words import printable
 from corral.cli.options import lazy_group, print_error
+from corral.cli.usage_errors import describe_usage_error
 from corral.processes.exit_codes import ExitCode, exit_code_of, sole_cause
 
 log = logging.getLogger(__name__)
@@ -190,44 +190,3 @@ def completion(shell: str) -> None:
 def help_command(command: tuple[str, ...]) -> None:
     """Print the help of a command, as its flag --help does."""
     cli.main(args=[*command, "--help"], prog_name="corral", standalone_mode=False)
-
-
-_HIDDEN: Final = "control"
-"""Started by `corral frontend`, not by people."""
-
-
-def describe_usage_error(error: click.ClickException) -> str:
-    """One sentence that says what is wrong with the arguments, and what to do."""
-    if isinstance(error, click.NoSuchOption):
-        return _unknown_flag(error)
-    if isinstance(error, click.NoSuchCommand) and error.ctx is not None:
-        return _unknown_command(error.command_name, error.ctx)
-    sentence = " ".join(error.format_message().split()).rstrip(".")  # click lists choices below each other
-    context = error.ctx if isinstance(error, click.UsageError) else None
-    if context is None:
-        return sentence
-    return f"{sentence}{'' if sentence.endswith('?') else ';'} see: {context.command_path} --help"
-
-
-def _unknown_command(name: str, context: click.Context) -> str:
-    """The sentence about a command that does not exist, with similar commands."""
-    path, group = context.command_path, context.command
-    names = group.list_commands(context) if isinstance(group, click.Group) else []
-    near = difflib.get_close_matches(name, [command for command in names if command != _HIDDEN], n=3)
-    hint = f"did you mean {' or '.join(f'{path} {command}' for command in near)}? " if near else ""
-    return f"{path} has no command {name!r}; {hint}see: {path} --help"
-
-
-def _unknown_flag(error: click.NoSuchOption) -> str:
-    """The sentence about a flag that does not exist. Secrets, which people may try, are never flags."""
-    from corral.processes.settings import all_settings
-
-    variables = {"--" + setting.name.replace("_", "-"): setting.env[0] for setting in all_settings() if setting.secret}
-    if error.option_name in variables:
-        return (
-            f"{error.option_name}: a secret is never a flag, because others on this machine could read it in the "
-            f"process list; set the environment variable {variables[error.option_name]} instead"
-        )
-    near = f"; did you mean {' or '.join(sorted(error.possibilities))}?" if error.possibilities else ""
-    command = error.ctx.command_path if error.ctx is not None else "corral"
-    return f"{error.option_name}: {command} has no such flag{near or f'; see: {command} --help'}"

@@ -34,7 +34,7 @@ from corral.processes.adapter_child import FrontendAdapter, adapter_argv
 from corral.processes.children import FINAL_BUT_IN_USE, Child, Children, own_command, start_patiently
 from corral.processes.configs import server_tls
 from corral.processes.exit_codes import ExitCode, exit_code_of, sole_cause
-from corral.processes.probe import ask, ask_socket, dialled, http_url, take_port, until_ok, unverified_tls
+from corral.processes.probe import ask, ask_socket, dialled, http_url, kept_port, take_port, until_ok, unverified_tls
 from corral.processes.settings import CONTROL_NEEDS, GATEWAY_NEEDS, child_environment, listed_environment
 from corral.processes.settings_sources import SettingSources
 from corral.rpc.adapter_keeper import ADAPTER
@@ -75,10 +75,21 @@ async def _launch(
     settings: ControlConfig, logs: LogOutput, sources: SettingSources, report: Callable[[Mapping[str, int]], None]
 ) -> int:
     server_tls(settings.tls_cert, settings.tls_key)  # reports invalid settings here, once
+    # A port chosen by a gateway would change with each of its restarts.
+    with kept_port(settings.host, settings.port) as port:
+        return await _launch_on(port, settings, logs, sources, report)
+
+
+async def _launch_on(
+    port: int,
+    settings: ControlConfig,
+    logs: LogOutput,
+    sources: SettingSources,
+    report: Callable[[Mapping[str, int]], None],
+) -> int:
     family = ChildSettings(
         host=settings.host,
-        # A port chosen by a gateway would change with each of its restarts.
-        port=take_port(settings.host, settings.port),
+        port=port,
         socket=socket_path(settings.data, CONTROL),
         key=new_key(),
         sources=sources,

@@ -9,11 +9,11 @@ import json
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from corral.base.errors import AddressInUse, SettingInvalid
+from corral.base.errors import AddressInUse, CorralError, SettingInvalid
 
 _TIMEOUT_SECONDS: Final = 5.0
 _FIRST_LOOK_SECONDS: Final = 0.02
@@ -129,10 +129,32 @@ def take_port(host: str, port: int, *, flag: str = "--port") -> int:
             chosen: int = probe.getsockname()[1]
             return chosen
     except OSError as error:
-        if error.errno == errno.EADDRINUSE:
-            problem = f"port {port} on {host} is taken by another program; choose another with {flag}"
-            raise AddressInUse(problem) from None
-        if error.errno == errno.EACCES:
-            problem = f"only root may listen on port {port}; choose one from 1024 with {flag}"
-            raise SettingInvalid("port", problem) from None
-        raise SettingInvalid("host", f"cannot listen on {host} port {port}: {error.strerror or error}") from error
+        raise _refusal(error, host, port, flag) from None
+
+
+@contextmanager
+def kept_port(host: str, port: int) -> Iterator[int]:
+    """Keep the port for servers of this user that share it, also while none of them listens; 0 takes a free one.
+
+    Servers that share a port cannot tell their own kind from another fleet's, and the kernel would give each of them a
+    part of the connections. Listening without sharing is what only one can do; who did it then stops listening, keeps
+    the address, and lets others share it.
+    """
+    chosen = take_port(host, port)  # by its number: the kernel frees a port that it chose itself when listening ends
+    with ExitStack() as stack:
+        try:
+            keeper = stack.enter_context(_bound(host, chosen))
+            keeper.shutdown(socket.SHUT_RDWR)
+        except OSError as error:
+            raise _refusal(error, host, chosen, "--port") from None
+        keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
+        keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        yield chosen
+
+
+def _refusal(error: OSError, host: str, port: int, flag: str) -> CorralError:
+    if error.errno == errno.EADDRINUSE:
+        return AddressInUse(f"port {port} on {host} is taken by another program; choose another with {flag}")
+    if error.errno == errno.EACCES:
+        return SettingInvalid("port", f"only root may listen on port {port}; choose one from 1024 with {flag}")
+    return SettingInvalid("host", f"cannot listen on {host} port {port}: {error.strerror or error}")

@@ -19,7 +19,7 @@ from typing import Final, Protocol
 import msgspec
 
 from corral.base.clock import SystemClock
-from corral.base.errors import ChildFailed, PathNotUsable, SettingInvalid
+from corral.base.errors import AddressInUse, ChildFailed, PathNotUsable, SettingInvalid
 from corral.base.ids import new_secret
 from corral.base.logs import LogOutput, set_up_logs
 from corral.base.private_files import held, is_there, make_private_directory
@@ -31,7 +31,7 @@ from corral.processes.children import FINAL, FINAL_BUT_IN_USE, Child, Children, 
 from corral.processes.configs import server_tls
 from corral.processes.exit_codes import ExitCode, exit_code_of, sole_cause
 from corral.processes.first_model import NAME, first_model_of, give_first_model
-from corral.processes.probe import http_url, take_port
+from corral.processes.probe import http_url, is_free, take_port
 from corral.processes.settings import SECTIONS, WORKER_NEEDS, UpSettings, child_environment, without_settings
 from corral.processes.settings_sources import SettingSources, resolve
 from corral.processes.up_children import NATS_SETTINGS, UpFrontend, UpWorker, WorkerPorts, worker_environment
@@ -45,6 +45,8 @@ LOOK_SECONDS: Final = 0.1
 PATIENCE_SECONDS: Final = 5.0
 """After this time the command shows the user what it waits for."""
 _ATTEMPTS: Final = 3
+_PORTS_TRIED: Final = 100
+"""So many ports behind one that is taken are looked at for one that is free; otherwise any is offered."""
 _DECIDED_FOR_FRONTEND: Final = frozenset(
     {*NATS_SETTINGS, "nats_account_seed", "nats_operator_seed", "nats_system_creds", "nats_worker_jwt_ttl"}
 )
@@ -80,6 +82,9 @@ class UpWords(Protocol):
 
     def stopping(self) -> None: ...
 
+    def again(self, *flags: str) -> str:
+        """The command line that starts this fleet with these flags."""
+
 
 def run_up(settings: UpSettings, logs: LogOutput, sources: SettingSources, words: UpWords) -> int:
     """Run a fleet until a signal, or until a part of it cannot be kept alive; return the exit code."""
@@ -88,7 +93,7 @@ def run_up(settings: UpSettings, logs: LogOutput, sources: SettingSources, words
     if _is_made(settings.data):
         _refuse_lost(settings, sources)
     else:  # a refused start leaves nothing behind; an existing fleet is reported first
-        take_port(settings.host, settings.port)
+        _public_port(settings, words)
         take_port(settings.nats_host, settings.nats_port or 0, flag="--nats-port")
         with _naming_the_flag():
             make_private_directory(settings.data)
@@ -102,6 +107,17 @@ def run_up(settings: UpSettings, logs: LogOutput, sources: SettingSources, words
             return asyncio.run(Up(settings, sources, words, log_directory=log_directory, began=began).run())
         except asyncio.CancelledError:  # second signal: no time for messages
             return ExitCode.INTERRUPTED
+
+
+def _public_port(settings: UpSettings, words: UpWords) -> int:
+    """The port that everybody uses. Many programs have the usual one, so the way past them is a line to copy."""
+    try:
+        return take_port(settings.host, settings.port)
+    except AddressInUse as error:
+        others = range(settings.port + 10, min(settings.port + _PORTS_TRIED, 65536))
+        free = next((port for port in others if is_free(settings.host, port)), 0)
+        host = [] if settings.host == LOOPBACK else ["--host", settings.host]
+        raise AddressInUse(f"{error.message}, as in: {words.again(*host, '--port', str(free))}") from None
 
 
 @contextmanager
@@ -157,7 +173,7 @@ class Up:
         if "tls_cert" in sources.file.sections.get("frontend", {}):
             problem = f"`corral up` takes it from section [up] of {sources.file.path}, not from [frontend]"
             raise SettingInvalid("tls_cert", problem)
-        port = take_port(settings.host, settings.port)
+        port = _public_port(settings, words)
         self._public_url = http_url(settings.host, port, "https" if self._has_tls else "http")
         self._public_port = port
         self._frontend = UpFrontend(

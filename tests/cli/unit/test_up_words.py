@@ -78,3 +78,16 @@ def test_a_fleet_with_a_model_offers_a_question(capsys: Any) -> None:
         "\nsmollm2 is a toy. For a model to talk to: corral run hf://Qwen/Qwen2.5-1.5B-Instruct-GGUF\n"
         "Try: corral chat smollm2 --once 'What is the capital of France? Answer in one sentence.'\n"
     )
+
+
+def test_other_flags_are_offered_in_the_way_the_fleet_was_started() -> None:
+    def command(*words: str) -> str:
+        return shlex.join(["corral", *words, "--data", "/srv/my fleet"])
+
+    typed = TerminalWords(command).again("--port", "8090")
+    made = TerminalWords(command, is_made=True).again("--port", "8090")
+
+    assert typed == "corral up --port 8090 --data '/srv/my fleet'"
+    program, target, arguments = shlex.split(made)
+    assert (program, target) == ("make", "up")
+    assert arguments == "ARGS=--port 8090 --data '/srv/my fleet'"

@@ -61,7 +61,7 @@ def test_labels_are_read_before_anybody_is_asked(connected: Any, frontend: Any) 
     [
         (
             ("node", "list"),
-            "corral has no command 'node'; did you mean corral nodes or corral models? see: corral --help",
+            "corral has no command 'node'; did you mean corral nodes? see: corral --help",
         ),
         (("hlep",), "corral has no command 'hlep'; did you mean corral help? see: corral --help"),
         (("help", "nodse"), "corral has no command 'nodse'; did you mean corral nodes? see: corral --help"),
@@ -81,6 +81,52 @@ def test_an_unknown_command_is_answered_with_the_near_ones(corral: Any, words: t
     outcome = corral(*words)
     assert outcome.err == f"error: {sentence}\n"
     assert outcome.code == ExitCode.USAGE
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (("pull", "smollm2"), "corral models pull"),
+        (("search", "qwen"), "corral models search or corral gallery search"),
+        (("approve", "worker-3"), "corral nodes approve"),
+        (("list",), "corral models list or corral gallery list or corral backends list"),
+        (("rm", "small"), "corral models remove or corral backends delete or corral nodes remove"),
+        (("install", "echo"), "corral backends install"),
+        (("stop",), "corral down"),
+        (("serve",), "corral up"),
+        (("start",), "corral up"),
+        (("top",), "corral ps"),
+        (("join", "http://10.0.0.1:8080"), "corral worker"),
+        (("operations",), "corral ops"),
+        (("nodes", "ls"), "corral nodes list"),
+        (("nodes", "add"), "corral nodes invite"),
+        (("models", "rm", "small"), "corral models remove"),
+        (("models", "install", "small"), "corral models pull or corral models add"),
+        (("backends", "remove", "echo"), "corral backends delete"),
+    ],
+)
+def test_words_of_other_programs_lead_to_the_command(corral: Any, words: tuple[str, ...], meant: str) -> None:
+    assert f"did you mean {meant}? see:" in corral(*words).err
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (
+            ("--url", "http://10.0.0.1:8080", "status"),
+            "--url: corral has no such flag; flags of a command stand behind it, as in: corral COMMAND --url; "
+            "see: corral --help",
+        ),
+        (
+            ("backends", "install", "echo", "--all"),
+            "--all: corral backends install has no such flag; see: corral backends install --help",
+        ),
+        (("up", "--prot", "9000"), "--prot: corral up has no such flag; did you mean --port?"),
+    ],
+)
+def test_an_unknown_flag_is_answered_with_what_helps(corral: Any, words: tuple[str, ...], sentence: str) -> None:
+    outcome = corral(*words)
+    assert (outcome.code, outcome.err) == (ExitCode.USAGE, f"error: {sentence}\n")
 
 
 @pytest.mark.parametrize(

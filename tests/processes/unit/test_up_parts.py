@@ -5,14 +5,17 @@ import socket
 import stat
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from corral.base.errors import AddressInUse, DataInUse, PathNotUsable, SettingInvalid
 from corral.base.private_files import held
+from corral.gateway.config import GatewayConfig
 from corral.processes import up_children
-from corral.processes.probe import ProbeAnswer, http_url, is_free, take_port
+from corral.processes.gateway import listen
+from corral.processes.probe import ProbeAnswer, http_url, is_free, kept_port, take_port
 from corral.processes.up_children import STEP, WorkerPorts, worker_environment
 from corral.processes.up_file import UpFile, UpKeys, UpPids, read_up_file, remove_up_file, write_up_file
 
@@ -166,6 +169,18 @@ class TestPorts:
     def test_a_taken_one_names_the_flag(self) -> None:
         with socket.create_server((HOST, 0)) as taken, pytest.raises(AddressInUse, match="choose another with --here"):
             take_port(HOST, taken.getsockname()[1], flag="--here")
+
+    def test_a_kept_one_is_for_servers_that_share_it_and_for_nobody_else(self) -> None:
+        config = GatewayConfig(host=HOST, port=0, control_url="unix:/none", control_key="", reuse_port=True)
+        with kept_port(HOST, 0) as port:
+            with pytest.raises(AddressInUse), kept_port(HOST, port):  # another frontend, before any gateway listens
+                pass
+            gateways = [listen(replace(config, port=port)) for _ in range(2)]
+            socket.create_connection((HOST, port), timeout=5).close()
+            for gateway in gateways:
+                gateway.close()
+            assert not is_free(HOST, port)  # as while a gateway is started again
+        assert is_free(HOST, port)
 
     @pytest.mark.parametrize("host", ["192.0.2.1", "no.such.host.invalid"])
     def test_an_address_that_is_not_ours_is_refused(self, host: str) -> None:

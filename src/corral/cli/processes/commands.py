@@ -56,7 +56,10 @@ def up() -> int:
     logs = resolve(LogOutput, sources)
     warn(sources.warnings)
     hide_secrets(SECTIONS)
-    return run_up(settings, logs, sources, TerminalWords(lambda *words: client_command(settings, sources, *words)))
+    words = TerminalWords(
+        lambda *words: client_command(settings, sources, *words), is_made="MAKELEVEL" in sources.environment
+    )
+    return run_up(settings, logs, sources, words)
 
 
 @click.command(cls=CorralCommand)
@@ -93,8 +96,10 @@ def client_command(settings: UpSettings, sources: "SettingSources", *words: str)
 class TerminalWords:
     """Prints the messages of `corral up` on standard output, with colours on a terminal."""
 
-    def __init__(self, command: Callable[..., str]) -> None:
+    def __init__(self, command: Callable[..., str], *, is_made: bool = False) -> None:
         self._command = command
+        self._is_made = is_made
+        """Whether `make up` was typed, which takes flags in another way."""
         self._is_waiting = False
 
     def new_keys(self, keys: "UpKeys", file: Path) -> None:
@@ -137,6 +142,10 @@ class TerminalWords:
     def stopping(self) -> None:
         self._end_waiting()
         click.echo("Stopping…")
+
+    def again(self, *flags: str) -> str:
+        command = self._command("up", *flags)
+        return f"make up ARGS={shlex.quote(command.partition(' up ')[2])}" if self._is_made else command
 
 
 @click.command(cls=CorralCommand)

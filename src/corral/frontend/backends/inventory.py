@@ -202,14 +202,15 @@ class InventoryKeeper:
         fingerprints = {id: fingerprint(report.entries) for id, report in reports.items()}
         has_news = any(self._stored_hashes.get(id) != text for id, text in fingerprints.items())
         self._stored_hashes |= fingerprints
-        looked_at = await self._intents.look_at(list(reports), at=self._clock.now())
-        # An install that a report shows to be there need not wait for its next try, as with LocalAI.
-        failed = await self._intents.failed(Verb.INSTALL, list(reports))
+        now = self._clock.now()
+        looked_at = await self._intents.look_at(list(reports), at=now)
+        # An install that a report shows to be there need not wait for its next try, as with LocalAI, nor for its first.
+        postponed = await self._intents.postponed(Verb.INSTALL, list(reports), now=now)
         installed = [
-            intent for intent in failed if isinstance(evidence_of(intent, reports[intent.node_id]).proof, Proven)
+            intent for intent in postponed if isinstance(evidence_of(intent, reports[intent.node_id]).proof, Proven)
         ]
         if installed:
-            await self._intents.hurry(installed, at=self._clock.now())
+            await self._intents.hurry(installed, at=now)
         if installed or looked_at:
             self._dispatcher.ring()
         self.reported.ring()

@@ -38,6 +38,21 @@ async def test_a_load_wants_a_deleted_backend_again(world: World) -> None:
     assert "echo" in node.disk
 
 
+async def test_an_install_is_over_as_soon_as_the_node_reports_what_the_load_installed(world: World) -> None:
+    """It waits for a minute, so that the load does it, and was shown as running for as long."""
+    node = await with_a_deleted_backend(world)
+    await world.loads.ensure("small")
+    await world.loads.tick()
+    backends, operations = world.control.context.backends, world.control.context.operations
+    asked = len(node.requests)
+
+    await backends.inventory.refresh([node.node_id])
+    await operations.dispatcher.tick()
+
+    newest = (await operations.stores.operations.newest(limit=1))[0]
+    assert (newest.verb, newest.state, len(node.requests)) == (Verb.INSTALL, OperationState.DONE, asked)
+
+
 async def test_a_load_does_not_hinder_a_delete(world: World) -> None:
     node = await world.backends("w")
     await operated(world, Verb.INSTALL)

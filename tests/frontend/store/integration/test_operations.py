@@ -322,14 +322,16 @@ async def test_clearing_keeps_what_is_wanted_and_says_who_did_it(
     assert [one.event.kind for one in await events.after(0, limit=10)] == [EventKind.OPERATIONS_CLEARED]
 
 
-async def test_failed_installs_may_be_hurried_unless_they_changed(operations: OperationStore, intents: Intents) -> None:
+async def test_postponed_installs_may_be_hurried_unless_they_changed(operations: OperationStore, intents: Intents) -> None:
     for number, verb in enumerate((Verb.INSTALL, Verb.DELETE, Verb.INSTALL), start=1):
         await started(operations, f"op{number}", f"w{number}", verb=verb)
     work = await claimed(intents)
     await intents.store(MINE, [settled(one, attempts=1, next_try=after(1000)) for one in work])
-    failed = await intents.failed(Verb.INSTALL, [NodeId(f"w{number}") for number in range(1, 5)])
-    assert {one.node_id for one in failed} == {"w1", "w3"}
+    nodes = [NodeId(f"w{number}") for number in range(1, 5)]
+    assert await intents.postponed(Verb.INSTALL, nodes, now=after(1000)) == []
+    postponed = await intents.postponed(Verb.INSTALL, nodes, now=after(2))
+    assert {one.node_id for one in postponed} == {"w1", "w3"}
 
-    outdated = [replace(one, generation=one.generation + (one.node_id == "w3")) for one in failed]
+    outdated = [replace(one, generation=one.generation + (one.node_id == "w3")) for one in postponed]
     await intents.hurry(outdated, at=after(2))
     assert [one.node_id for one in await claimed(intents, at=2)] == ["w1"]

@@ -209,13 +209,13 @@ class Intents:
             result = await connection.execute(update(intents_table).where(due).values(next_try=at))
         return result.rowcount
 
-    async def failed(self, verb: Verb, ids: Sequence[NodeId]) -> list[Intent]:
-        """The intents with this verb on these nodes that failed, and wait for another try."""
-        is_open = and_(intents_table.c.state == IntentState.OPEN.value, intents_table.c.attempts > 0)
-        failed = and_(is_open, intents_table.c.verb == verb.value, intents_table.c.outstanding.is_(None))
+    async def postponed(self, verb: Verb, ids: Sequence[NodeId], *, now: datetime) -> list[Intent]:
+        """The intents with this verb on these nodes of which nothing runs, and that wait for a later time."""
+        waits = and_(intents_table.c.state == IntentState.OPEN.value, intents_table.c.next_try > now)
+        idle = and_(waits, intents_table.c.verb == verb.value, intents_table.c.outstanding.is_(None))
         async with self._db.look() as connection:
             on_nodes = among(connection, intents_table.c.node_id, ids)
-            return [intent_of(row) for row in await connection.execute(select(intents_table).where(failed, on_nodes))]
+            return [intent_of(row) for row in await connection.execute(select(intents_table).where(idle, on_nodes))]
 
     async def hurry(self, intents: Sequence[Intent], *, at: datetime) -> None:
         """Do not wait any longer with these, unless they have changed."""
