@@ -163,27 +163,34 @@ class LoadJobs:
 
         return await self._all_or_nothing(work)
 
-    async def advance(self, job: LoadJob, token: LeaseToken, state: ReplicaState, *, at: datetime) -> bool:
+    async def advance(
+        self, job: LoadJob, token: LeaseToken, state: ReplicaState, *, at: datetime, asked_life: str | None = None
+    ) -> bool:
         """Begin the last of the job's steps, for which its replica is to be in this state, or beyond it already.
 
-        False: the replica was lost meanwhile, or the job is no longer ours.
+        `asked_life` is the incarnation of the worker that the step asks for the backend; None for other steps. False:
+        the replica was lost meanwhile, or the job is no longer ours.
         """
 
         async def work(connection: AsyncConnection) -> None:
             _must(await _change(connection, _held(job, token), {"steps": _steps(job), "changed_at": at}))
-            _must(job.replica_id is not None and await reach(connection, job.replica_id, state, at=at))
+            _must(job.replica_id is not None)
+            _must(await reach(connection, job.replica_id, state, at=at, asked_life=asked_life))
 
         return await self._all_or_nothing(work)
 
-    async def abandon(self, job: LoadJob, token: LeaseToken, replica: Replica, *, at: datetime) -> bool:
-        """Give up the place, for the reason that the replica tells, and look for another one."""
+    async def abandon(
+        self, job: LoadJob, token: LeaseToken, replica: Replica, *, is_answered: bool, at: datetime
+    ) -> bool:
+        """Give up the place, for the reason that the replica tells, and look for another one. `is_answered` tells
+        whether the node is surely not installing anything for it any more."""
 
         async def work(connection: AsyncConnection) -> None:
             nowhere: dict[str, object] = {"node_id": None, "replica_id": None, "steps": []}
             values = {**nowhere, "message": replica.reason, "changed_at": at}
             _must(await _change(connection, _held(job, token), values))
-            reason = {"reason": replica.reason}
-            await change_replica(connection, replica.id, ReplicaState.FAILED, at=at, values=reason)
+            ended: dict[str, object] = {"reason": replica.reason, **({"asked_life": None} if is_answered else {})}
+            await change_replica(connection, replica.id, ReplicaState.FAILED, at=at, values=ended)
 
         return await self._all_or_nothing(work)
 
