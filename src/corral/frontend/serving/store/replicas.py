@@ -115,6 +115,14 @@ async def reach(
     return (await connection.execute(update(replicas).where(same).values(asked))).rowcount == 1
 
 
+async def is_loaded(connection: AsyncConnection, model: str, revision: str) -> bool:
+    """Whether a replica of the model with this configuration is loaded."""
+    loaded = and_(
+        replicas.c.model == model, replicas.c.revision == revision, replicas.c.state == ReplicaState.LOADED.value
+    )
+    return bool((await connection.execute(select(exists().where(loaded)))).scalar_one())
+
+
 async def lock_living(connection: AsyncConnection, models: Sequence[str]) -> list[Replica]:
     """All living replicas of these models, without their keys; nobody else changes them during this transaction."""
     condition = and_(among(connection, replicas.c.model, models), replicas.c.state.in_(_LIVE))
