@@ -6,7 +6,7 @@ install with its own time; one of LocalAI's does all at once, tells no digests a
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -110,6 +110,8 @@ class SimulatedBackends:
     """Set when one has been carried out, whatever was answered."""
     looked_at: asyncio.Event = field(default_factory=asyncio.Event)
     """Set after a request for the inventory."""
+    outdates: Callable[[], Awaitable[None]] | None = None
+    """What happens between its look at the disk and the arrival of its report."""
 
     def __post_init__(self) -> None:
         self.gate.set()
@@ -193,6 +195,8 @@ class SimulatedBackends:
         if not self.faults.mute:
             self._shown = {entry.backend: entry.operation for entry in self.journal if entry.backend in self.disk}
             entries = [_undated(entry) if self.faults.undated else entry for entry in self.disk.values()]
+            if self.outdates is not None:
+                await self.outdates()
             await message.respond(msgspec.json.encode(ListReply(backends=entries or None)))
 
     async def _do(self, name: str, deed: DiskChange) -> str:

@@ -31,7 +31,7 @@ from corral.worker.installing.backend_directory import BackendDirectory, Home, L
 from corral.worker.installing.installer import BackendLocks, Installer
 from corral.worker.installing.orders import CannotInstall, InstallableBackend, InstallOrder, NoSuchBackend
 from corral.worker.installing.progress import Report, starting
-from corral.worker.processes.process import Launch
+from corral.worker.processes.process import BackendProcess, Launch
 from corral.worker.processes.supervisor import Supervisor, UnusedProcesses
 
 
@@ -90,6 +90,10 @@ class BackendChange:
     problem: CorralError | None = None
 
 
+async def _unresolved(names: frozenset[str]) -> frozenset[str]:
+    return names
+
+
 class Backends:
     """Installs, starts, stops, upgrades, deletes and lists."""
 
@@ -107,6 +111,9 @@ class Backends:
         self._adapters = adapters
         self._installer = installer
         self._unused = unused
+        # The name that a request has is locked before its source is looked for: else a delete that came after an
+        # install could overtake it there, find nothing to delete, and be answered before the install lands.
+        self._turns = BackendLocks(_unresolved)
         self._locks = BackendLocks(self._identities)
         supervisor.on_end(unused.forget)
         supervisor.on_end(lambda launch: adapters.forget(launch.http_key))
@@ -136,13 +143,14 @@ class Backends:
         """Stop every process of the backend and reinstall it. Starts nothing."""
         change = BackendChange()
         try:
-            plan = await self._plan(request)
-            async with self._locks.hold(request.backend, *plan.places):
-                replica_key = ProcessKey(request.backend, request.replica_index)
-                await self._ended(
-                    {*await self._keys_of_backend(request.backend, plan.key), replica_key}, change, force=True
-                )
-                await self._put(request, plan, report)
+            async with self._turns.hold(request.backend):
+                plan = await self._plan(request)
+                async with self._locks.hold(request.backend, *plan.places):
+                    replica_key = ProcessKey(request.backend, request.replica_index)
+                    await self._ended(
+                        {*await self._keys_of_backend(request.backend, plan.key), replica_key}, change, force=True
+                    )
+                    await self._put(request, plan, report)
         except CorralError as error:
             change.problem = error
         return change
@@ -202,9 +210,19 @@ class Backends:
 
     async def _started(self, request: InstallRequest, report: Report) -> Launch:
         """A process that was started for this request, or for another one at the same time."""
-        plan = InstallPlan()
         if not request.force:
             check_galleries(request)
+        while True:
+            async with self._turns.hold(request.backend):
+                started = await self._begun(request, report)
+            if isinstance(started, Launch):
+                return started
+            if (launch := await self._supervisor.until_serving(started)) is not None:
+                return launch
+
+    async def _begun(self, request: InstallRequest, report: Report) -> Launch | BackendProcess:
+        """A process that begins to run what is installed, or a ready one of what replaced it."""
+        plan = InstallPlan()
         while True:
             if not plan.is_made and (request.force or await self._find(request.backend) is None):
                 plan = await self._plan(request)
@@ -213,11 +231,9 @@ class Backends:
                     return await self._replaced(request, plan, report)
                 home = await self._home(request, plan, report)
                 if home is None:
-                    continue  # deleted meanwhile, and no source has been looked up for it
+                    continue  # deleted meanwhile under another name, and no source has been looked up for it
                 report(starting(request.backend))
-                process = self._supervisor.begin(request, home)
-            if (launch := await self._supervisor.until_serving(process)) is not None:
-                return launch
+                return self._supervisor.begin(request, home)
 
     async def _plan(self, request: InstallRequest | UpgradeRequest) -> InstallPlan:
         """Look for a source, asking galleries if needed. Never raises: the error is reported when the plan is used."""
@@ -286,7 +302,7 @@ class Backends:
     async def _changed(self, name: str, do: Callable[[Located, BackendChange], Awaitable[None]]) -> BackendChange:
         change = BackendChange()
         try:
-            async with self._locks.hold(name):
+            async with self._turns.hold(name), self._locks.hold(name):
                 located = await asyncio.to_thread(self._directory.locate, name)
                 if located is None:
                     raise NotFound(f'backend "{name}": backend not found')

@@ -47,8 +47,13 @@ class HeldSource:
         self.begun = asyncio.Event()
         self.go_on = asyncio.Event()
         self.fetches = 0
+        self.sought = asyncio.Event()
+        self.may_be_found = asyncio.Event()
+        self.may_be_found.set()
 
     async def find(self, order: InstallOrder) -> InstallableBackend | None:
+        self.sought.set()
+        await self.may_be_found.wait()
         return (
             InstallableBackend(metadata=Metadata(name="slow"), fetch=self._fetch) if order.backend == "slow" else None
         )
@@ -219,6 +224,20 @@ async def test_a_delete_waits_for_the_install_of_the_same_backend(rig: Rig) -> N
     await install
     assert (await delete)["success"]
     assert (rig.on_disk, rig.running()) == ([], [])
+
+
+async def test_a_delete_does_not_overtake_an_install_that_looks_for_its_source(rig: Rig) -> None:
+    """Galleries may take seconds to answer, and nothing is on the disk so long."""
+    rig.held.may_be_found.clear()
+    rig.held.go_on.set()
+    async with asyncio.TaskGroup() as group:
+        group.create_task(rig.reply("backend.install", backend="slow", model_id="m1"))
+        await rig.held.sought.wait()
+        deleting = group.create_task(rig.reply("backend.delete", backend="slow"))
+        await rig.listed()
+        rig.held.may_be_found.set()
+    assert deleting.result()["success"]
+    assert rig.on_disk == []
 
 
 async def test_the_end_of_the_worker_ends_an_install_and_leaves_nothing(rig: Rig) -> None:

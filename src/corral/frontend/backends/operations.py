@@ -242,8 +242,8 @@ class ReplicaMoves(Protocol):
     """Takes replicas out of the way of a request that ends their processes."""
 
     async def installing(self, intent: Intent) -> Reason | None:
-        """Why the node may get the backend at any moment although nobody asked for an install: a load needs it there.
-        None when that is not so."""
+        """Why the node may still install the backend although no operation wants it: a load asked for it, and the node
+        has not answered. None when that is not so."""
 
     async def before(self, intent: Intent, node: Node) -> Reason | None:
         """Why the backend may not be replaced yet; None when it may."""
@@ -273,19 +273,21 @@ class BackendKind:
         self._policies = policies
 
     async def look(self, intent: Intent) -> Sighting:
+        if intent.verb is Verb.DELETE:
+            return await self._look_for_absence(intent)
         inventory = await self._inventory.ask(intent.node_id)
         evidence = evidence_of(intent, inventory)
-        if intent.verb is Verb.DELETE:
-            return await self._without_loads(intent, evidence)
         moved = await moved_tag(intent, evidence, self._images)
         return evidence if moved is None else evidence_of(replace(intent, payload=moved), inventory)
 
-    async def _without_loads(self, intent: Intent, evidence: Sighting) -> Sighting:
-        """A backend that is absent only because a load has just begun to install it counts as there: the delete is
-        sent, and the node carries it out after the install."""
-        if isinstance(evidence.proof, Proven) and (why := await self._replicas.installing(intent)) is not None:
-            return replace(evidence, proof=Unproven(reason=why))
-        return evidence
+    async def _look_for_absence(self, intent: Intent) -> Sighting:
+        """Absence proves nothing while the node may still be installing the backend for a load.
+
+        Loads are looked at first: one that was answered before the node reports shows in the report.
+        """
+        why = await self._replicas.installing(intent)
+        evidence = evidence_of(intent, await self._inventory.ask(intent.node_id))
+        return replace(evidence, unanswered=why) if isinstance(evidence.proof, Proven) else evidence
 
     async def hold(self, intent: Intent, node: Node, *, replaces: bool) -> Reason | None:
         return await self._replicas.before(intent, node) if replaces else None

@@ -7,6 +7,7 @@ NodeRefused      the node says why not, or its answer cannot be accepted
 NodeTooOld       the node is there, and its worker is older than the question
 """
 
+import asyncio
 import logging
 import re
 from collections.abc import Sequence

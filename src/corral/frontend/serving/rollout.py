@@ -20,7 +20,8 @@ from corral.frontend.operations.decide.reasons import Reason, ReasonCode, becaus
 from corral.frontend.operations.store.intents import Intents
 from corral.frontend.record.decide import Event, EventKind
 from corral.frontend.record.feed import Feed
-from corral.frontend.serving.decide.replica import SERVING, Replica
+from corral.frontend.serving.decide.load_job import LoadPolicy
+from corral.frontend.serving.decide.replica import FINAL, SERVING, Replica
 from corral.frontend.serving.decide.rollout import (
     Aftermath,
     Preparation,
@@ -101,6 +102,8 @@ class Restoring:
         return True
 
 
+INSTALLS_END_WITHIN: Final = 2 * LoadPolicy().install
+"""After the end of a load, its install takes no effect later than this, as with the requests of operations."""
 REPLACED: Final = "its backend is replaced"
 DELETED: Final = "its backend is deleted"
 
@@ -127,7 +130,7 @@ class Rollout:
         self._health = health
         self._feed = feed
         self._clock = clock
-        self._reserved: Batches[NodeId, list[Replica]] = Batches(self._read_reserved, spacing_seconds=0)
+        self._asked: Batches[NodeId, list[Replica]] = Batches(self._read_asked, spacing_seconds=0)
 
     async def before_removal(self, model: str, node: Node) -> Reason | None:
         """Why the node may not delete a model's files yet; None when it may."""
@@ -135,19 +138,25 @@ class Rollout:
         return before_removal([replica for replica in on_node if replica.model == model], self._clock.now())
 
     async def installing(self, intent: Intent) -> Reason | None:
-        """Why the node may get the backend of an intent at any moment: a load there is about to have it installed."""
-        reserved = await self._reserved.store(intent.node_id)
-        seen = (await self._fleet.some([intent.node_id])).get(intent.node_id) if reserved else None
-        if seen is None:
-            return None
-        catalogue = await self._galleries.catalogue()
-        loads = [replica for replica in reserved if _runs(wish_of(intent), replica, seen.node, catalogue)]
+        """Why the node may still install the backend of an intent: a load asked for it and has no answer."""
+        loads = await self._installed_for(intent)
         return because(ReasonCode.BEING_LOADED, model=loads[0].model) if loads else None
 
-    async def _read_reserved(self, node_ids: Sequence[NodeId]) -> Sequence[list[Replica]]:
+    async def _installed_for(self, intent: Intent) -> list[Replica]:
+        """The replicas for which the present worker of the node was asked to install the backend of an intent, and has
+        not answered. A load may be over before its answer comes, and the worker goes on."""
+        asked = await self._asked.store(intent.node_id)
+        seen = (await self._fleet.some([intent.node_id])).get(intent.node_id) if asked else None
+        if seen is None:
+            return []
+        catalogue, life = await self._galleries.catalogue(), seen.node.facts.incarnation
+        same_life = [replica for replica in asked if replica.asked_life == life]
+        return [replica for replica in same_life if _runs(wish_of(intent), replica, seen.node, catalogue)]
+
+    async def _read_asked(self, node_ids: Sequence[NodeId]) -> Sequence[list[Replica]]:
         """One read for all that ask at a time: a delete on a thousand nodes asks a thousand times."""
         by_node: dict[NodeId, list[Replica]] = {}
-        for replica in await self._replicas.reserved():
+        for replica in await self._replicas.asked(ended_after=self._clock.now() - INSTALLS_END_WITHIN):
             by_node.setdefault(replica.node_id, []).append(replica)
         return [by_node.get(node_id, []) for node_id in node_ids]
 
@@ -188,14 +197,25 @@ class Rollout:
     async def after(self, intent: Intent, stopped: Sequence[str], *, is_corral: bool) -> None:
         """Called when a node has answered, with the processes that ended for it: `before` need not have foreseen all of
         them, and not every worker tells them all."""
-        if is_corral and not stopped:
-            return
         try:
+            was_there = intent.before is not None and intent.before.present
+            if intent.verb is Verb.DELETE and (is_corral or was_there):
+                await self._note_answers(intent)
+            if is_corral and not stopped:
+                return
             await self._take_out(intent, frozenset(stopped))
         except CorralError as error:
             details = {"event": "rollout.unstored", "node": intent.node_id}
             log.warning("processes that ended are looked at later: %s", error, extra=details)
         self._health.poke.ring()
+
+    async def _note_answers(self, intent: Intent) -> None:
+        """Note that installs for loads have ended: a Corral worker that answers a delete has finished what it was sent
+        before, and what another one already had when it was asked is not installed later. A load that is not over may
+        be about to send its install, and notes the answer to that itself."""
+        ended = [replica.id for replica in await self._installed_for(intent) if replica.state in FINAL]
+        if ended:
+            await self._replicas.answered(ended)
 
     async def ending(self, wishes: Sequence[tuple[Node, Wish]]) -> list[tuple[Node, Replica]]:
         """The replicas that would end if these wishes were fulfilled, each with its node."""

@@ -59,9 +59,10 @@ def shown_url(url: str) -> str:
 
 
 _READERS: Final = 4
-_POOL: Final = 5
-_POOL_AT_PEAK: Final = 15
-"""Three frontends at their peak stay well below the hundred connections that PostgreSQL allows by default."""
+_POOL: Final = 15
+"""Three frontends at their peak stay well below the hundred connections that PostgreSQL allows by default. What was
+opened once is kept: news wake a dozen loops together, again and again, and a new connection costs both sides more than
+the statements that it is for."""
 _PING_AFTER_SECONDS: Final = 30.0
 """A connection to PostgreSQL that rested longer is tried before it is used: firewalls forget quiet connections."""
 _USED_AT: Final = "corral_used_at"
@@ -145,7 +146,7 @@ def postgres_engines(url: str, timeouts: Timeouts) -> Engines:
         "postgresql+asyncpg://",
         async_creator=_postgres_connector(url, timeouts),
         pool_size=_POOL,
-        max_overflow=_POOL_AT_PEAK - _POOL,
+        max_overflow=0,
         pool_timeout=timeouts.queue.total_seconds(),
         pool_use_lifo=True,
         **_COMMON,

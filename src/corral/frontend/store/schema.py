@@ -237,6 +237,9 @@ replicas: Final = Table(
     # Owner: LoadJobs.finish, and replica health (Replicas.learn). What its process wants to hear over gRPC, sealed;
     # empty where that is the node's secret or the shared token.
     Column("sealed_token", LargeBinary),
+    # Owner: the holder of the load job (LoadJobs.advance and abandon), and Rollout (Replicas.answered) once it has
+    # ended: the incarnation of the worker that was asked to have the backend there and has not answered; else empty.
+    Column("asked_life", Words),
     # One process at a time in each place of a node: this is what makes a reservation.
     Index(
         "ix_replicas_place", "node_id", "model", "index", unique=True, postgresql_where=_LIVING, sqlite_where=_LIVING

@@ -9,7 +9,7 @@ from sqlalchemy import Connection, column, select, table
 
 from corral.frontend.store.db import Database
 
-NEWEST: Final = "0018"
+NEWEST: Final = "0019"
 """The revision of the last migration in `migrations/versions`."""
 _TABLE: Final = "alembic_version"
 

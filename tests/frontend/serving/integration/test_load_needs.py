@@ -7,8 +7,9 @@ import pytest
 
 from corral.frontend.backends.planning import Ask
 from corral.frontend.operations.decide.intent import Verb
-from corral.frontend.operations.decide.operation import OperationState
+from corral.frontend.operations.decide.operation import Operation, OperationState
 from corral.galleries.build_uris import BackendRef
+from tests.kit.frontend import TRUSTED_TOKEN
 from tests.kit.simulated_backends import SimulatedBackends
 from tests.kit.world import World
 
@@ -88,3 +89,91 @@ async def test_a_delete_waits_for_the_install_of_a_load(world: World) -> None:
 
     assert "echo" not in node.disk
     assert (await operations.stores.operations.get(delete.id)).state is OperationState.DONE
+
+
+async def asked_to_delete(world: World) -> Operation:
+    ask = Ask(verb=Verb.DELETE, ref=BackendRef(backend="echo"), by="me")
+    return await world.control.context.backends.operations.start(ask)
+
+
+async def outcome(world: World, operation: Operation) -> OperationState:
+    return (await world.control.context.operations.stores.operations.get(operation.id)).state
+
+
+async def in_a_minute(world: World) -> None:
+    await world.clock.advance(timedelta(minutes=1))
+    await world.control.context.operations.dispatcher.tick()
+
+
+@pytest.mark.parametrize("is_corral", [True, False], ids=["corral", "localai"])
+async def test_a_delete_outlasts_the_install_of_a_load_that_was_given_up(world: World, is_corral: bool) -> None:
+    """The worker knows nothing of the end of the load, and installs the backend all the same."""
+    node = await world.backends("w", is_corral=is_corral)
+    node.gate.clear()
+    await world.loads.ensure("small")
+    load = asyncio.create_task(world.loads.tick())
+    await node.begun.wait()
+    serving = world.control.context.serving
+    (replica,) = await serving.replicas.living()
+    await serving.replicas.lose([replica.id], reason="offline", at=world.clock.now(), events=[])
+    load.cancel()
+
+    delete = await asked_to_delete(world)
+    node.looked_at.clear()
+    deleting = asyncio.create_task(world.control.context.operations.dispatcher.tick())
+    await node.looked_at.wait()
+    if not is_corral:
+        await deleting  # it is not asked while the install might overtake the delete
+        assert await outcome(world, delete) is OperationState.RUNNING
+    node.gate.set()
+    await deleting
+    await node.finished.wait()
+    await in_a_minute(world)
+
+    assert "echo" not in node.disk
+    assert await outcome(world, delete) is OperationState.DONE
+
+
+async def test_an_absence_that_was_reported_before_an_install_landed_proves_no_delete(world: World) -> None:
+    node = await world.backends("w")
+    node.gate.clear()
+    await world.loads.ensure("small")
+    load = asyncio.create_task(world.loads.tick())
+    await node.begun.wait()
+    delete = await asked_to_delete(world)
+
+    async def land() -> None:
+        node.outdates = None
+        node.gate.set()
+        await load
+
+    node.outdates = land
+    await world.control.context.operations.dispatcher.tick()
+    await in_a_minute(world)
+
+    assert "echo" not in node.disk
+    assert await outcome(world, delete) is OperationState.DONE
+
+
+async def test_a_refused_install_of_a_load_does_not_delay_a_delete(world: World) -> None:
+    node = await world.backends("w", is_corral=False)
+    node.faults.refusal = "no such backend"
+    await world.loads.ensure("small")
+    await world.loads.tick()
+    delete = await asked_to_delete(world)
+    await world.control.context.operations.dispatcher.tick()
+    assert await outcome(world, delete) is OperationState.DONE
+
+
+async def test_the_restart_of_a_worker_ends_what_loads_asked_of_it(world: World) -> None:
+    node = await world.backends("w", is_corral=False)
+    node.faults.silent = True
+    await world.loads.ensure("small")
+    load = asyncio.create_task(world.loads.tick())
+    await node.finished.wait()
+    load.cancel()
+    node.disk.clear()
+    await world.frontend.register({"name": "w", "address": "127.0.0.1:50051"}, token=TRUSTED_TOKEN)
+    delete = await asked_to_delete(world)
+    await world.control.context.operations.dispatcher.tick()
+    assert await outcome(world, delete) is OperationState.DONE

@@ -15,8 +15,9 @@ from corral.frontend.nodes.client import NodeBusy, NodeRefused
 from corral.frontend.nodes.contacts import NodeUnreachable
 from corral.frontend.record.decide import EventKind
 from corral.frontend.serving.decide.load_job import LoadProgress, LoadStepName, LoadWhy
-from corral.frontend.serving.decide.replica import ReplicaState
+from corral.frontend.serving.decide.replica import Replica, ReplicaState
 from corral.frontend.serving.loading.load_work import reason_of
+from corral.frontend.serving.store.replicas import ReplicaStore
 from corral.rpc.errors import BackendBusy, BackendGone, LoadFailed
 from corral.wire import go_json, subjects
 from corral.wire.backends import InstallBytes, InstallProgress
@@ -39,6 +40,29 @@ async def test_a_hundred_who_ask_share_one_load(world: World) -> None:
     assert [(one.backend, one.model_id, one.replica_index) for one in node.installs] == [("echo", "small", 0)]
     assert world.loader.loads == [("127.0.0.1:7000", "t1", "small.gguf")]
     assert (await world.loads.ensure("small")).state == "loaded"
+
+
+async def test_a_load_that_ends_while_somebody_asks_is_not_followed_by_another(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever asks looks for a replica, and then for a load; the load is over between the two."""
+    await world.node("w1")
+    await world.node("w2")
+    await world.loads.ensure("small")
+    look = ReplicaStore.living
+
+    async def outdated(store: ReplicaStore) -> list[Replica]:
+        monkeypatch.setattr(ReplicaStore, "living", look)
+        living = await look(store)
+        await world.loads.tick()
+        return living
+
+    monkeypatch.setattr(ReplicaStore, "living", outdated)
+    status = await world.loads.ensure("small")
+
+    assert status.state == "loaded"
+    assert await world.loads.jobs() == []
+    assert len(await world.control.context.serving.replicas.living()) == 1
 
 
 async def test_gateways_are_told_of_the_model_its_replica_and_the_keys(world: World) -> None:

@@ -177,3 +177,23 @@ async def test_a_transaction_cancelled_in_the_middle_is_undone_and_holds_no_lock
     async with asyncio.timeout(WAIT_TIMEOUT.total_seconds()):
         await write(database, mark("two"))
     assert await marks_in(database) == 1
+
+
+@pytest.mark.parametrize("database", ["postgres"], indirect=True)
+async def test_connections_of_a_burst_are_used_again_by_the_next(database: Database) -> None:
+    """News wake a dozen loops together, many times a second while an operation runs."""
+
+    async def burst() -> set[int]:
+        together = asyncio.Barrier(12)
+
+        async def look() -> int:
+            async with database.read() as connection:
+                process = int((await connection.execute(select(func.pg_backend_pid()))).scalar_one())
+                await together.wait()
+                return process
+
+        return set(await asyncio.gather(*(look() for _ in range(12))))
+
+    first = await burst()
+    assert len(first) == 12
+    assert await burst() == first

@@ -185,8 +185,14 @@ INDEXES_OF_0017 = (
 )
 
 
+def make_replicas_of_0018(connection: Connection) -> None:
+    """The tables as they were when nobody noted which installs of loads were not answered."""
+    connection.execute(text("ALTER TABLE replicas DROP COLUMN asked_life"))
+
+
 def make_keys_of_0017(connection: Connection) -> None:
     """The tables as they were when nobody knew whether a key was used."""
+    make_replicas_of_0018(connection)
     connection.execute(text("ALTER TABLE api_keys DROP COLUMN used_at"))
 
 

@@ -322,7 +322,9 @@ async def test_clearing_keeps_what_is_wanted_and_says_who_did_it(
     assert [one.event.kind for one in await events.after(0, limit=10)] == [EventKind.OPERATIONS_CLEARED]
 
 
-async def test_postponed_installs_may_be_hurried_unless_they_changed(operations: OperationStore, intents: Intents) -> None:
+async def test_postponed_installs_may_be_hurried_unless_they_changed(
+    operations: OperationStore, intents: Intents
+) -> None:
     for number, verb in enumerate((Verb.INSTALL, Verb.DELETE, Verb.INSTALL), start=1):
         await started(operations, f"op{number}", f"w{number}", verb=verb)
     work = await claimed(intents)

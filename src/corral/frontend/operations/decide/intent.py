@@ -227,6 +227,8 @@ class Sighting(msgspec.Struct, frozen=True, kw_only=True):
     """The payload of the intent, updated if its meaning has changed since it was accepted."""
     report: Report | None = None
     """Stored together with what becomes of the intent."""
+    unanswered: Reason | None = None
+    """Why `proof` proves nothing yet: a load asked the node for this subject, and the node has not answered."""
 
 
 class Outstanding(msgspec.Struct, frozen=True, kw_only=True):

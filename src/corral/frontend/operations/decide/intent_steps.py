@@ -53,8 +53,10 @@ def look(
     if in_doubt and doubt is not None and not is_corral:
         reason = because(ReasonCode.EARLIER_REQUEST)
         return Rest(intent=_look_again(intent, now, min(doubt.until, now + policy.look_again), reason))
+    if evidence.unanswered is not None and not is_corral:
+        return Rest(intent=_look_again(intent, now, now + policy.look_again, evidence.unanswered))
     proof = evidence.proof
-    if isinstance(proof, Proven) and not in_doubt:
+    if isinstance(proof, Proven) and not in_doubt and evidence.unanswered is None:
         return Rest(intent=satisfied(intent, proof, now))
     if isinstance(proof, Unproven) and proof.is_hopeless and intent.may_block:
         return Rest(intent=blocked(intent, proof.reason, now))
@@ -149,6 +151,8 @@ def answered(
 
     `is_hopeless` says of an error that no further attempt can change it.
     """
+    if evidence.unanswered is not None:
+        return _rested(intent, now, reason=evidence.unanswered, next_try=now + policy.look_again)
     proof = evidence.proof
     if isinstance(proof, Proven):
         return satisfied(intent, proof, now)

@@ -79,6 +79,8 @@ class Replica(PartlyPrinted, frozen=True, kw_only=True):
     """The GPUs that it may use; none where its machine has none, or names none."""
     why: LoadWhy = LoadWhy.ASKED
     """Why the replica was loaded."""
+    asked_life: str | None = None
+    """The incarnation of the worker that was asked to have its backend there and has not answered; else None."""
     models_path: str = ""
     """What is the models directory on its node, as far as this model is concerned; empty where nobody knows."""
     is_unreadable: bool = False

@@ -83,11 +83,13 @@ class Loads:
         spec = self._models.find(name)
         # Not what was loaded from an earlier configuration: that is about to be ended.
         current = (spec.name, spec.revision, ReplicaState.LOADED)
-        living = await self._stores.replicas.living()
-        loaded = [replica for replica in living if (replica.model, replica.revision, replica.state) == current]
-        if loaded:
-            return await self._loaded(spec, loaded)
-        job = await self._stores.jobs.open(self._new_job(spec, LoadWhy.ASKED, None))
+        job = None
+        while job is None:
+            living = await self._stores.replicas.living()
+            loaded = [replica for replica in living if (replica.model, replica.revision, replica.state) == current]
+            if loaded:
+                return await self._loaded(spec, loaded)
+            job = await self._stores.jobs.open_unless_loaded(self._new_job(spec, LoadWhy.ASKED, None))
         self._work.placing.asked_for(job)
         self.poke.ring()
         return await self._status(job)

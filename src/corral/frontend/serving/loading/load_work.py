@@ -69,6 +69,10 @@ _REASONS: Final[Sequence[tuple[type[CorralError], LoadReason]]] = (
 )
 
 
+_ANSWERS: Final = (Conflict, NodeRefused, NodeUnreachable)
+"""Errors of an install after which the node is not busy with it: it was not sent, did not arrive or was refused."""
+
+
 def reason_of(error: CorralError) -> LoadReason:
     """Why a load failed, in a word that every client may read."""
     return next((reason for kind, reason in _REASONS if isinstance(error, kind)), LoadReason.OTHER)
@@ -186,14 +190,14 @@ class LoadWork:
     async def _through_steps(self, held: HeldJob, replica: Replica, node: Node) -> tuple[Replica, HeldJob]:
         policy, spec, job = self._policy, held.spec, held.job.id
         self.phases[job] = INSTALLING
-        held = await self._at_step(held, LoadStepName.INSTALL, ReplicaState.RESERVED)
+        held = await self._at_step(held, LoadStepName.INSTALL, ReplicaState.RESERVED, asked=node)
         async with self._board.followed(OperationId(job)):
             installed = await self._installed(held, replica, node)
         held = await self._at_step(held, LoadStepName.STAGE, ReplicaState.STAGING)
         models, has_sent = await self._stage(held, node)
         # Bringing files takes time: processes of the node may have ended meanwhile.
         if has_sent or self._loader.needs_telling(installed, spec, models):
-            held = await self._at_step(held, LoadStepName.START, ReplicaState.STAGING)
+            held = await self._at_step(held, LoadStepName.START, ReplicaState.STAGING, asked=node)
             installed = await self._installed(held, replica, node, models=models)
         held = await self._at_step(held, LoadStepName.LOAD, ReplicaState.LOADING)
         self.phases[job] = ReplicaState.LOADING
@@ -203,11 +207,13 @@ class LoadWork:
         )
         return loaded, held
 
-    async def _at_step(self, held: HeldJob, name: LoadStepName, state: ReplicaState) -> HeldJob:
-        """Store that a step begins. JobLost when it must not."""
-        now = self._clock.now()
+    async def _at_step(
+        self, held: HeldJob, name: LoadStepName, state: ReplicaState, *, asked: Node | None = None
+    ) -> HeldJob:
+        """Store that a step begins, and which node it asks for the backend. JobLost when it must not begin."""
+        now, life = self._clock.now(), None if asked is None else asked.facts.incarnation
         held = held.at_step(name, now)
-        if not await self._stores.jobs.advance(held.job, held.token, state, at=now):
+        if not await self._stores.jobs.advance(held.job, held.token, state, at=now, asked_life=life):
             raise JobLost
         return held
 
@@ -301,7 +307,8 @@ class LoadWork:
         log.warning("a load failed: %s", error, extra=details)
         await self._loader.stop(replica)
         failed = replace(replica, reason=error.message)
-        await self._stores.jobs.abandon(held.job, held.token, failed, at=self._clock.now())
+        is_answered = isinstance(error, _ANSWERS)
+        await self._stores.jobs.abandon(held.job, held.token, failed, is_answered=is_answered, at=self._clock.now())
         if not isinstance(error, BackendError):
             return ()
         return await self._logs.last_errors(replica.node_id, replica.process_key)

@@ -133,7 +133,6 @@ class ModelLoader:
 
         The node reports how far it is under the id of the job. `models` is its models directory, if that is known.
         """
-        await self._admit(node, spec, now)
         request = InstallRequest(
             backend=spec.backend,
             model_id=spec.name,
@@ -154,6 +153,7 @@ class ModelLoader:
             corral.confinement = wish
         if corral != CorralInstall():
             request.corral = corral
+        await self._admit(node, spec, now)  # last: a delete that is accepted later sees that this is asked for
         return await self._nodes.start(node.id, request, timeout=timeout)
 
     async def _admit(self, node: Node, spec: ModelSpec, now: datetime) -> None:

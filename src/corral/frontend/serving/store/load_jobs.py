@@ -30,6 +30,7 @@ from corral.frontend.serving.store.replicas import (
     KeySealer,
     change_replica,
     insert_replica,
+    is_loaded,
     lock_living,
     lock_living_on,
     reach,
@@ -69,11 +70,19 @@ class LoadJobs:
         nice to have and this one is needed.
         """
         async with self._db.begin() as connection:
-            if (under_way := furthest(await _open_jobs(connection, job.model))) is not None:
-                return await _joined(connection, under_way, job.why)
-            await _start(connection, job)
-            place = and_(load_jobs.c.model == job.model, load_jobs.c.ordinal == job.ordinal)
-            return _job((await connection.execute(select(load_jobs).where(place))).one())
+            under_way = await _join(connection, job)
+            return under_way or await _open(connection, job)
+
+    async def open_unless_loaded(self, job: LoadJob) -> LoadJob | None:
+        """As `open`, but None when a replica with the configuration of the job is loaded: a load that ends after its
+        caller has looked for such a replica is not followed by a second one."""
+        async with self._db.begin() as connection:
+            if (under_way := await _join(connection, job)) is not None:
+                return under_way
+            # After the jobs: what loaded it is gone from them in the transaction in which the replica is loaded.
+            if await is_loaded(connection, job.model, job.revision):
+                return None
+            return await _open(connection, job)
 
     async def add(self, job: LoadJob, *, count: int) -> int:
         """Have so many jobs of the model under way, in the lowest ordinals that are free; how many were begun.
@@ -163,27 +172,35 @@ class LoadJobs:
 
         return await self._all_or_nothing(work)
 
-    async def advance(self, job: LoadJob, token: LeaseToken, state: ReplicaState, *, at: datetime) -> bool:
+    async def advance(
+        self, job: LoadJob, token: LeaseToken, state: ReplicaState, *, at: datetime, asked_life: str | None = None
+    ) -> bool:
         """Begin the last of the job's steps, for which its replica is to be in this state, or beyond it already.
 
-        False: the replica was lost meanwhile, or the job is no longer ours.
+        `asked_life` is the incarnation of the worker that the step asks for the backend; None for other steps. False:
+        the replica was lost meanwhile, or the job is no longer ours.
         """
+        if (replica_id := job.replica_id) is None:
+            return False
 
         async def work(connection: AsyncConnection) -> None:
             _must(await _change(connection, _held(job, token), {"steps": _steps(job), "changed_at": at}))
-            _must(job.replica_id is not None and await reach(connection, job.replica_id, state, at=at))
+            _must(await reach(connection, replica_id, state, at=at, asked_life=asked_life))
 
         return await self._all_or_nothing(work)
 
-    async def abandon(self, job: LoadJob, token: LeaseToken, replica: Replica, *, at: datetime) -> bool:
-        """Give up the place, for the reason that the replica tells, and look for another one."""
+    async def abandon(
+        self, job: LoadJob, token: LeaseToken, replica: Replica, *, is_answered: bool, at: datetime
+    ) -> bool:
+        """Give up the place, for the reason that the replica tells, and look for another one. `is_answered` tells
+        whether the node is surely not installing anything for it any more."""
 
         async def work(connection: AsyncConnection) -> None:
             nowhere: dict[str, object] = {"node_id": None, "replica_id": None, "steps": []}
             values = {**nowhere, "message": replica.reason, "changed_at": at}
             _must(await _change(connection, _held(job, token), values))
-            reason = {"reason": replica.reason}
-            await change_replica(connection, replica.id, ReplicaState.FAILED, at=at, values=reason)
+            ended: dict[str, object] = {"reason": replica.reason, **({"asked_life": None} if is_answered else {})}
+            await change_replica(connection, replica.id, ReplicaState.FAILED, at=at, values=ended)
 
         return await self._all_or_nothing(work)
 
@@ -277,6 +294,19 @@ async def stop_serving(connection: AsyncConnection, model: str, *, reason: str, 
 async def _open_jobs(connection: AsyncConnection, model: str) -> list[LoadJob]:
     condition = and_(load_jobs.c.model == model, load_jobs.c.state.in_(_OPEN))
     return [_job(row) for row in await connection.execute(select(load_jobs).where(condition))]
+
+
+async def _join(connection: AsyncConnection, job: LoadJob) -> LoadJob | None:
+    """The job of the same model that is under way, which `job` joins."""
+    under_way = furthest(await _open_jobs(connection, job.model))
+    return None if under_way is None else await _joined(connection, under_way, job.why)
+
+
+async def _open(connection: AsyncConnection, job: LoadJob) -> LoadJob:
+    """Create it or start it again; the job that has its place then."""
+    await _start(connection, job)
+    place = and_(load_jobs.c.model == job.model, load_jobs.c.ordinal == job.ordinal)
+    return _job((await connection.execute(select(load_jobs).where(place))).one())
 
 
 async def _joined(connection: AsyncConnection, job: LoadJob, why: LoadWhy) -> LoadJob:

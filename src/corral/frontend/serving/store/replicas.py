@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 from msgspec.structs import asdict, replace
-from sqlalchemy import ColumnElement, Row, and_, delete, exists, func, insert, select, update
+from sqlalchemy import ColumnElement, Row, and_, delete, exists, func, insert, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from corral.base.errors import SecretsKeyMismatch
@@ -79,6 +79,7 @@ async def insert_replica(connection: AsyncConnection, replica: Replica) -> bool:
         "ram": replica.ram,
         "cards": list(replica.cards),
         "why": replica.why.value,
+        "asked_life": None,
         "models_path": "",
     }
     statement = insert_into(connection, replicas).values(row).on_conflict_do_nothing()
@@ -99,13 +100,27 @@ async def change_replica(
     return (await connection.execute(update(replicas).where(allowed).values(changed))).rowcount == 1
 
 
-async def reach(connection: AsyncConnection, id: ReplicaId, state: ReplicaState, *, at: datetime) -> bool:
-    """Be in this state of a load, or beyond it. False: the load of the replica is over."""
+async def reach(
+    connection: AsyncConnection, id: ReplicaId, state: ReplicaState, *, at: datetime, asked_life: str | None
+) -> bool:
+    """Be in this state of a load, or beyond it, with the worker that is asked for the backend from now on, or with
+    None as all that was asked is answered. False: the load of the replica is over."""
     now_in = (await connection.execute(select(replicas.c.state).where(replicas.c.id == id))).scalar_one_or_none()
     if now_in not in ON_THE_WAY:
         return False
-    is_there = ON_THE_WAY.index(ReplicaState(now_in)) >= ON_THE_WAY.index(state)
-    return is_there or await change_replica(connection, id, state, at=at)
+    asked = {"asked_life": asked_life}
+    if ON_THE_WAY.index(ReplicaState(now_in)) < ON_THE_WAY.index(state):
+        return await change_replica(connection, id, state, at=at, values=asked)
+    same = and_(replicas.c.id == id, replicas.c.state == now_in)
+    return (await connection.execute(update(replicas).where(same).values(asked))).rowcount == 1
+
+
+async def is_loaded(connection: AsyncConnection, model: str, revision: str) -> bool:
+    """Whether a replica of the model with this configuration is loaded."""
+    loaded = and_(
+        replicas.c.model == model, replicas.c.revision == revision, replicas.c.state == ReplicaState.LOADED.value
+    )
+    return bool((await connection.execute(select(exists().where(loaded)))).scalar_one())
 
 
 async def lock_living(connection: AsyncConnection, models: Sequence[str]) -> list[Replica]:
@@ -161,9 +176,19 @@ class ReplicaStore:
         """All replicas that are not in a final state, oldest first."""
         return await self._fetch(replicas.c.state.in_(_LIVE))
 
-    async def reserved(self) -> list[Replica]:
-        """The replicas whose backend is being installed, if it has to be: they have a place and nothing else yet."""
-        return await self._fetch(replicas.c.state == ReplicaState.RESERVED.value)
+    async def asked(self, *, ended_after: datetime) -> list[Replica]:
+        """The replicas whose node was asked to have their backend there and has not answered: those that live, and
+        those that ended after this time. Without their keys and tokens."""
+        may_count = or_(replicas.c.state.in_(_LIVE), replicas.c.changed_at > ended_after)
+        statement = select(replicas).where(replicas.c.asked_life.is_not(None), may_count).order_by(replicas.c.id)
+        async with self._db.look() as connection:
+            rows = (await connection.execute(statement)).all()
+        return [_replica_of(row) for row in rows]
+
+    async def answered(self, ids: Sequence[ReplicaId]) -> None:
+        """Note that what their node was asked for these is over."""
+        async with self._db.write() as connection:
+            await connection.execute(update(replicas).where(replicas.c.id.in_(ids)).values(asked_life=None))
 
     async def outlines(self) -> list[Replica]:
         """All replicas that are not in a final state, oldest first, without their keys and tokens."""
