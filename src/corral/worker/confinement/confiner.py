@@ -201,7 +201,8 @@ class Confiner:
             files = granted_files(launch, places=self._places, config=self._config, exchanged=exchanged)
             order["landlock"] = ruleset(abilities.landlock, files, ports)
         if abilities.has_filters:
-            code = call_filter(os.uname().machine, network, sees_ports=abilities.knows_ports)
+            sees_ports, shares_user = abilities.knows_ports, user.uid is None
+            code = call_filter(os.uname().machine, network, sees_ports=sees_ports, shares_user=shares_user)
             order["filter"] = "" if code is None else code.hex()
         return json.dumps(order).encode()
 
