@@ -144,7 +144,7 @@ def warn(warnings: list[str]) -> None:
 
 
 def print_error(sentence: str) -> None:
-    """One error on standard error, as every command prints it. It may quote what machines and servers of others said."""
+    """One error on standard error, as every command prints it. It may quote what machines of others said."""
     click.echo(f"{click.style('error:', fg='red', bold=True)} {printable_lines(sentence)}", err=True)
 
 

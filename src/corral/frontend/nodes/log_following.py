@@ -4,7 +4,6 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from datetime import timedelta
 from typing import Final
-from urllib.parse import quote
 
 import msgspec
 
@@ -13,7 +12,14 @@ from corral.base.errors import CorralError
 from corral.base.http_client import HttpFailed, open_session, open_socket
 from corral.base.ids import NodeId
 from corral.base.retry import Backoff
-from corral.frontend.nodes.client import NodeContacts, NodeGone, NodePending, NodeTokens, WorkerUnreachable
+from corral.frontend.nodes.client import (
+    NodeContacts,
+    NodeGone,
+    NodePending,
+    NodeTokens,
+    WorkerUnreachable,
+    log_path,
+)
 from corral.frontend.nodes.decide.log_lines import LogFrame, LogTail, WantedLines, WorkerFrame
 from corral.frontend.nodes.doors import NodeDoors
 from corral.wire.nodes import InitialLines, LiveLine, LogGap, MissedLines
@@ -84,7 +90,7 @@ class LogFollowing:
             raise WorkerUnreachable(f"failed to reach worker: {node.name} registered without an http_address")
         headers = {"Authorization": f"Bearer {await self._tokens.of(node_id)}"}
         try:
-            url, tls = self._doors.url(node_id, node, f"/v1/backend-logs/{quote(model, safe='')}/ws?marks=1")
+            url, tls = self._doors.url(node_id, node, f"{log_path(model)}/ws?marks=1")
             async with (
                 open_session(connect_timeout=_CONNECT_WITHIN) as session,
                 open_socket(session, url, headers=headers, tls=tls, most=_MOST_BYTES) as socket,
