@@ -169,6 +169,9 @@ attack("OWN make a script executable")(script)
 attack("OWN make a pair of sockets")(lambda: [end.close() for end in socket.socketpair()])
 attack("OWN start a thread")(lambda: (lambda t: (t.start(), t.join()))(threading.Thread(target=int)))
 
+left = __import__("tempfile").mkdtemp(prefix="corral-left-", dir="/dev/shm")
+open(left + "/memory", "w").write("x")
+
 reader, writer = os.pipe()
 daemon = os.fork()
 if daemon == 0:
@@ -195,6 +198,7 @@ for child in bomb:
     os.waitpid(child, 0)
 facts = {"done": done, "daemon": found, "uid": os.getuid(), "environment": sorted(os.environ)}
 facts["descriptors"] = descriptors
+facts["memory"] = left
 facts["capabilities"] = int(read("/proc/self/status").split(b"CapEff:")[1].split()[0], 16)
 sys.stderr.write("RESULT " + json.dumps(facts) + "\n")
 """
@@ -228,6 +232,8 @@ class AttackResult:
     """Those that it could use."""
     left: tuple[str, ...]
     """What is left of the backend's own directories."""
+    memory_is_left: bool
+    """Whether shared memory that it took is still taken."""
 
 
 def attack(case: AttackCase) -> AttackResult:
@@ -256,6 +262,7 @@ def attack(case: AttackCase) -> AttackResult:
         descriptors={int(number): target for number, target in facts["descriptors"].items()},
         capabilities=facts["capabilities"],
         left=tuple(facts["left"]),
+        memory_is_left=facts["memory_is_left"],
     )
 
 
@@ -341,6 +348,7 @@ async def _run(case: AttackCase, fleet: Path) -> dict[str, Any]:
     facts["daemon_lives"] = _lives(facts["daemon"])
     with contextlib.suppress(OSError):
         os.kill(facts["daemon"], signal.SIGKILL)
+    facts["memory_is_left"] = _was_there(Path(facts["memory"]))
     facts["left"] = sorted(path.name for path in (worker / "scratch").iterdir() if path.name != "other")
     return facts
 
@@ -357,6 +365,13 @@ def _offers(stack: contextlib.ExitStack, fleet: Path) -> dict[str, Any]:
     for end in ends:
         stack.callback(os.close, end)
     return {"terminal": os.ttyname(ends[1]), "service": str(folder / "bus"), "abstract": fleet.name}
+
+
+def _was_there(folder: Path) -> bool:
+    """Remove a directory; whether there was one."""
+    found = folder.exists()
+    shutil.rmtree(folder, ignore_errors=True)
+    return found
 
 
 def _lives(pid: int) -> bool:

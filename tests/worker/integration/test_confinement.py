@@ -125,6 +125,13 @@ def test_nothing_outlives_its_replica_where_cgroups_can_be_made(user: str) -> No
     assert result.daemon_lives != makes_groups
 
 
+@pytest.mark.parametrize("user", USERS)
+def test_no_shared_memory_outlives_a_backend_with_a_user_of_its_own(user: str) -> None:
+    result = attack(AttackCase(user=user, landlock=bool(landlock_version()), is_confined=True))
+
+    assert result.memory_is_left == (user == "ordinary"), "of the worker's user it could be anybody's"
+
+
 @pytest.mark.parametrize("landlock", LANDLOCK)
 @pytest.mark.parametrize("user", USERS)
 def test_the_network_is_what_was_chosen(user: str, landlock: bool) -> None:

@@ -41,6 +41,7 @@ from corral.worker.confinement.machine import (
     unreadable_to_others,
 )
 from corral.worker.confinement.python_places import make_python_place
+from corral.worker.confinement.shared_memory import SharedMemory
 from corral.worker.processes.process import Launch
 
 
@@ -68,6 +69,7 @@ class Confiner:
         self._places = places
         self._abilities = abilities
         self._is_with_localai = is_with_localai
+        self._memory = SharedMemory()
         self._owner = hashlib.sha256(os.fsencode(places.data.absolute())).hexdigest()[:12]
 
     def report(self) -> ConfinementReport:
@@ -102,6 +104,7 @@ class Confiner:
 
     def _prepare(self, launch: Launch) -> bytes | None:
         user = self._user(launch)
+        self._memory.begin(launch.mark, user.uid)
         group = self._group(launch)
         self._make_scratch(launch, user)
         return self._order(launch, user, group)
@@ -109,6 +112,7 @@ class Confiner:
     def _clean(self, launch: Launch) -> None:
         """Remove what may be there, whatever of it was made."""
         cgroups.named_group(self._abilities.groups, self._group_name(launch)).end()
+        self._memory.end(launch.mark)
         if launch.scratch is not None:
             shutil.rmtree(launch.scratch, ignore_errors=True)
 
