@@ -15,6 +15,7 @@ import sys
 from typing import Any
 
 import xllamacpp
+from llama_network import connect_nowhere
 
 _ENUMERATIONS = ("llama_", "ggml_")
 _SET_PARENT_DEATH_SIGNAL = 1
@@ -25,6 +26,7 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # whatever llama.cpp prints belongs to the log
     die_with_parent(parent)
+    connect_nowhere()
     wanted = json.loads(sys.stdin.readline())
     try:
         server = xllamacpp.Server(build(wanted))

@@ -44,7 +44,7 @@ PYTHON: Final = shutil.which("python3", path="/usr/bin:/usr/local/bin") or sys.e
 _RUNTIME: Final = Path(PYTHON).resolve().parent.parent
 
 EVIL: Final = r"""
-import ctypes, errno, json, os, signal, socket, sys, threading
+import ctypes, errno, json, os, resource, signal, socket, sys, threading
 order = json.load(open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "order.json")))
 fleet, victim, outside = order["fleet"], order["victim"], order["outside"]
 done = []
@@ -106,6 +106,25 @@ def abstract():
 
 attack("use an abstract socket")(abstract)
 attack("signal the worker")(lambda: os.kill(victim, signal.SIGCONT))
+attack("limit the worker")(lambda: resource.prlimit(victim, resource.RLIMIT_CORE, (0, 0)))
+
+def changes_mode(path, change):
+    before = os.stat(path).st_mode
+    change()
+    return os.stat(path).st_mode != before
+
+def through_descriptor(path, mode):
+    file = os.open(path, os.O_RDONLY)
+    try:
+        os.fchmod(file, mode)
+    finally:
+        os.close(file)
+
+model, key = fleet + "/worker/models/m.gguf", fleet + "/secrets.key"
+attack("lock a model")(lambda: changes_mode(model, lambda: through_descriptor(model, 0)))
+attack("open a secret to other users")(lambda: changes_mode(key, lambda: os.chmod(key, 0o644)))
+attack("lend the user of the worker")(lambda: changes_mode(model, lambda: os.chmod(model, 0o4755)))
+attack("leave attributes")(lambda: os.setxattr(key, "user.corral", b"x"))
 attack("connect to this machine")(lambda: connect(("127.0.0.1", outside)))
 attack("connect to other machines")(lambda: connect(("192.0.2.1", 9)))
 attack("send datagrams")(lambda: connect(("192.0.2.1", 9), socket.SOCK_DGRAM))
@@ -136,8 +155,22 @@ attack("OWN write its scratch")(lambda: open(os.path.join(os.environ.get("TMPDIR
 attack("OWN listen on its port")(lambda: listen(int(sys.argv[sys.argv.index("--addr") + 1].rpartition(":")[2])))
 attack("OWN use shared memory")(lambda: os.unlink(__import__("tempfile").mkstemp(dir="/dev/shm")[1]))
 attack("OWN start a program")(lambda: os.system("true") == 0)
+
+def script():
+    path = os.path.join(os.environ.get("TMPDIR", "/tmp"), "script-%d" % os.getpid())
+    with open(path, "w") as file:
+        file.write("#!/bin/sh\n")
+    os.chmod(path, 0o700)
+    ended = os.system(path)
+    os.unlink(path)
+    return ended == 0
+
+attack("OWN make a script executable")(script)
 attack("OWN make a pair of sockets")(lambda: [end.close() for end in socket.socketpair()])
 attack("OWN start a thread")(lambda: (lambda t: (t.start(), t.join()))(threading.Thread(target=int)))
+
+left = __import__("tempfile").mkdtemp(prefix="corral-left-", dir="/dev/shm")
+open(left + "/memory", "w").write("x")
 
 reader, writer = os.pipe()
 daemon = os.fork()
@@ -165,6 +198,7 @@ for child in bomb:
     os.waitpid(child, 0)
 facts = {"done": done, "daemon": found, "uid": os.getuid(), "environment": sorted(os.environ)}
 facts["descriptors"] = descriptors
+facts["memory"] = left
 facts["capabilities"] = int(read("/proc/self/status").split(b"CapEff:")[1].split()[0], 16)
 sys.stderr.write("RESULT " + json.dumps(facts) + "\n")
 """
@@ -198,6 +232,8 @@ class AttackResult:
     """Those that it could use."""
     left: tuple[str, ...]
     """What is left of the backend's own directories."""
+    memory_is_left: bool
+    """Whether shared memory that it took is still taken."""
 
 
 def attack(case: AttackCase) -> AttackResult:
@@ -226,6 +262,7 @@ def attack(case: AttackCase) -> AttackResult:
         descriptors={int(number): target for number, target in facts["descriptors"].items()},
         capabilities=facts["capabilities"],
         left=tuple(facts["left"]),
+        memory_is_left=facts["memory_is_left"],
     )
 
 
@@ -311,6 +348,7 @@ async def _run(case: AttackCase, fleet: Path) -> dict[str, Any]:
     facts["daemon_lives"] = _lives(facts["daemon"])
     with contextlib.suppress(OSError):
         os.kill(facts["daemon"], signal.SIGKILL)
+    facts["memory_is_left"] = _was_there(Path(facts["memory"]))
     facts["left"] = sorted(path.name for path in (worker / "scratch").iterdir() if path.name != "other")
     return facts
 
@@ -327,6 +365,13 @@ def _offers(stack: contextlib.ExitStack, fleet: Path) -> dict[str, Any]:
     for end in ends:
         stack.callback(os.close, end)
     return {"terminal": os.ttyname(ends[1]), "service": str(folder / "bus"), "abstract": fleet.name}
+
+
+def _was_there(folder: Path) -> bool:
+    """Remove a directory; whether there was one."""
+    found = folder.exists()
+    shutil.rmtree(folder, ignore_errors=True)
+    return found
 
 
 def _lives(pid: int) -> bool:

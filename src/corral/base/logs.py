@@ -23,6 +23,7 @@ from corral.base.errors import PathNotUsable
 from corral.base.private_files import make_private_directory
 from corral.base.setting_kinds import PATH, SWITCH, TEXT, choice
 from corral.base.settings import setting
+from corral.base.words import printable_lines
 
 Format = Literal["text", "json"]
 
@@ -88,7 +89,11 @@ class JsonFormatter(logging.Formatter):
 
 
 class TextFormatter(logging.Formatter):
-    """Formats a record for people: time, process, message, then the fields."""
+    """Formats a record for people: time, process, message, then the fields.
+
+    They may quote what strangers sent. It is read on terminals, so control characters are replaced, and only the first
+    line of a record begins at the left.
+    """
 
     def __init__(self, process: str, *, time_format: str = "%H:%M:%S") -> None:
         super().__init__()
@@ -100,8 +105,9 @@ class TextFormatter(logging.Formatter):
         fields = " ".join(f"{name}={value}" for name, value in record_fields(record).items() if name != "event")
         level = "" if record.levelno == logging.INFO else f"{record.levelname.lower()}: "
         line = f"{time} {self._process:<9} {level}{record.getMessage()}" + (f"  {fields}" if fields else "")
+        line = printable_lines(line, indent="  ")
         if record.exc_info:
-            line += "\n" + self.formatException(record.exc_info)
+            line += "\n" + printable_lines(self.formatException(record.exc_info).expandtabs())
         return line
 
 

@@ -43,7 +43,15 @@ def sentences(parts: Iterable[str]) -> str:
 
 def printable(text: str) -> str:
     """The text without characters that move the cursor, change colours or end a line: names may come from strangers."""
+    if text.isprintable():
+        return text
     return "".join(character if character.isprintable() else "�" for character in text)
+
+
+def printable_lines(text: str, *, indent: str = "") -> str:
+    """The text with the ends of its lines and otherwise as `printable` returns it. All lines but the first get the
+    indent, so that none looks like the beginning of another message."""
+    return f"\n{indent}".join(map(printable, text.splitlines()))
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:

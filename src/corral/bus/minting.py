@@ -18,7 +18,11 @@ from corral.wire import subjects
 MAX_SAID: Final = 1024 * 1024
 """Bytes that a Corral node may send at once: control reads no more of a report, and an answer is rarely a tenth of it.
 The worker says that an answer is too large instead of sending it."""
+MOST_SUBSCRIPTIONS: Final = 64
+"""Subscriptions of one connection of a node: several times those of a worker. The server keeps the subject of each in
+memory, so that with any number of them one node could end it for all."""
 _UNLIMITED: Final = {"subs": -1, "data": -1, "payload": -1}
+_OF_NODE: Final = {**_UNLIMITED, "subs": MOST_SUBSCRIPTIONS}
 FRONTEND_SUBJECTS: Final = (
     "nodes.>",
     "gallery.>",
@@ -122,9 +126,11 @@ def _permissions(node: str, node_type: str, *, is_corral: bool) -> dict[str, obj
     prefix, answers = f"nodes.{node}", answers_of(node)
     if node_type == "agent":
         hears = [*_AGENT_SUBSCRIBES, f"{prefix}.backend.stop"]
-        return {"pub": {"allow": [answers]}, "sub": {"allow": hears}, **_UNLIMITED}
-    says = [f"{prefix}.backend.install.*.progress", answers]
-    if not is_corral:
-        return {"pub": {"allow": says}, "sub": {"allow": [f"{prefix}.>"]}, **_UNLIMITED}
-    says += [f"{prefix}.corral.replica.>", f"{prefix}.corral.inventory"]
-    return {"pub": {"allow": says}, "sub": {"allow": [f"{prefix}.>"]}, **_UNLIMITED, "payload": MAX_SAID}
+        return {"pub": {"allow": [answers]}, "sub": {"allow": hears}, **_OF_NODE}
+    reports = [f"{prefix}.backend.install.*.progress"]
+    limits = _OF_NODE
+    if is_corral:
+        reports += [f"{prefix}.corral.replica.>", f"{prefix}.corral.inventory"]
+        limits = {**_OF_NODE, "payload": MAX_SAID}
+    # What a node says it does not hear: many connections that read nothing would each have the server keep a copy.
+    return {"pub": {"allow": [*reports, answers]}, "sub": {"allow": [f"{prefix}.>"], "deny": reports}, **limits}

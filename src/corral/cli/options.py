@@ -9,6 +9,7 @@ import click
 
 from corral.base.errors import InvalidInput
 from corral.base.settings import settings_of
+from corral.base.words import printable_lines
 from corral.processes.exit_codes import ExitCode
 from corral.processes.settings import gather, section, variable_warnings
 from corral.processes.settings_sources import CONFIG_FLAG, CONFIG_VARIABLE, SettingSources
@@ -139,12 +140,12 @@ def confirm(question: str) -> None:
 def warn(warnings: list[str]) -> None:
     """Print warnings on standard error."""
     for warning in warnings:
-        click.echo(f"{click.style('warning:', fg='yellow', bold=True)} {warning}", err=True)
+        click.echo(f"{click.style('warning:', fg='yellow', bold=True)} {printable_lines(warning)}", err=True)
 
 
 def print_error(sentence: str) -> None:
-    """One error on standard error, as every command prints it."""
-    click.echo(f"{click.style('error:', fg='red', bold=True)} {sentence}", err=True)
+    """One error on standard error, as every command prints it. It may quote what machines of others said."""
+    click.echo(f"{click.style('error:', fg='red', bold=True)} {printable_lines(sentence)}", err=True)
 
 
 def process_sources() -> SettingSources:

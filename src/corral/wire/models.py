@@ -87,6 +87,10 @@ class ModelStopReply(msgspec.Struct, kw_only=True, omit_defaults=True):
     error: str = ""
 
 
+OWN_FOLDER: Final = ".corral"
+"""Where a models directory has what Corral keeps for itself: the id of the store, receipts, downloads. No model's."""
+
+
 class ModelDeleteRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Asks a worker to remove the files of a model."""
 

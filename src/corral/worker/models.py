@@ -15,7 +15,7 @@ from pathlib import Path
 from corral.base.errors import CorralError
 from corral.base.open_directories import Confined, DirectoryUnusable, PathEscapes, PathRefused, look
 from corral.base.tasks import task_group
-from corral.wire.models import ModelStopReply, ModelStopRequest, UnloadRequest
+from corral.wire.models import OWN_FOLDER, ModelStopReply, ModelStopRequest, UnloadRequest
 from corral.wire.replicas import ProcessKey
 from corral.worker.membership.addresses import parse_host_port
 from corral.worker.processes.process import Connect, Launch
@@ -102,6 +102,8 @@ class ModelFiles:
         parts = path.split("/")
         if path == "." or parts[0] == ".." or "\0" in path:
             raise _escapes(name)
+        if parts[0] == OWN_FOLDER:
+            raise ModelNameRefused(f"{name[:200]!r} is no model: Corral keeps files of its own in {OWN_FOLDER}")
         for folder in self._folders:
             try:
                 with folder.reach_unlinked(parts, folder.base.joinpath(*parts)) as place:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import sys
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from datetime import timedelta
@@ -67,6 +68,14 @@ async def test_it_knows_the_capital_of_france_both_ways(chat_model_file: Path) -
         status, text = await post(backend, "/v1/chat/completions", body | {"stream": True})
         assert status == 200
         assert text.endswith("data: [DONE]\n\n")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has filters of system calls")
+async def test_the_engine_fetches_nothing_that_a_request_names(chat_model_file: Path) -> None:
+    async with loaded(chat_model_file) as backend:
+        (engine,) = psutil.Process(backend.process.pid).children()
+        status = (await asyncio.to_thread(Path(f"/proc/{engine.pid}/status").read_text)).split()
+        assert status[status.index("Seccomp:") + 1] == "2"
 
 
 async def test_every_route_that_it_declares_is_there(chat_model_file: Path) -> None:

@@ -195,3 +195,11 @@ class TestLogFiles:
 def test_text_logs_are_for_people() -> None:
     line = logged(TextFormatter("up"), "ready", event="up.ready", url="http://x")
     assert line.endswith("up        ready  url=http://x")
+
+
+def test_what_strangers_sent_neither_moves_the_cursor_nor_looks_like_another_line_in_text_logs() -> None:
+    forged = "\x1b[2Jname\n2030-01-01 12:00:00 control   all is well"
+    header, *more = logged(TextFormatter("up"), f"refused: {forged}", node=forged).splitlines()
+    assert header.endswith("up        refused: �[2Jname")
+    assert [line[:6] for line in more] == ["  2030", "  2030"]
+    assert not any("\x1b" in line for line in more)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from corral.base.errors import InvalidInput
 from corral.base.ids import NodeId
-from corral.bus.minting import IssuedUser, Minter
+from corral.bus.minting import MOST_SUBSCRIPTIONS, IssuedUser, Minter
 from corral.bus.revoking import with_revocations
 
 NOW = datetime(2026, 11, 16, 10, 0, tzinfo=UTC)
@@ -49,8 +49,8 @@ def test_the_claims_are_localai_s_and_its_lists_less_what_its_workers_never_use(
     assert claims["name"] == "localai-backend-a-b-c"
     assert claims["nats"] == {
         "pub": {"allow": ["nodes.a-b-c.backend.install.*.progress", "_INBOX.frontend.a-b-c.>"]},
-        "sub": {"allow": ["nodes.a-b-c.>"]},
-        "subs": -1,
+        "sub": {"allow": ["nodes.a-b-c.>"], "deny": ["nodes.a-b-c.backend.install.*.progress"]},
+        "subs": MOST_SUBSCRIPTIONS,
         "data": -1,
         "payload": -1,
         "issuer_account": account,
@@ -62,13 +62,9 @@ def test_the_claims_are_localai_s_and_its_lists_less_what_its_workers_never_use(
 def test_a_corral_node_says_its_own_reports_within_a_limit() -> None:
     claims = claims_of(minted(is_corral=True).user.jwt)
     assert claims["name"] == "corral-backend-n"
-    assert claims["nats"]["pub"]["allow"] == [
-        "nodes.n.backend.install.*.progress",
-        "_INBOX.frontend.n.>",
-        "nodes.n.corral.replica.>",
-        "nodes.n.corral.inventory",
-    ]
-    assert claims["nats"]["sub"]["allow"] == ["nodes.n.>"]
+    reports = ["nodes.n.backend.install.*.progress", "nodes.n.corral.replica.>", "nodes.n.corral.inventory"]
+    assert claims["nats"]["pub"] == {"allow": [*reports, "_INBOX.frontend.n.>"]}
+    assert claims["nats"]["sub"] == {"allow": ["nodes.n.>"], "deny": reports}
     assert claims["nats"]["payload"] == 1024 * 1024
 
 

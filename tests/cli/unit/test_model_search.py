@@ -23,6 +23,22 @@ def page(*items: GalleryModelView, **changes: Any) -> GalleryModelList:
     return msgspec.structs.replace(found, **changes)
 
 
+def broken_gallery(name: str, problem: str) -> GalleryView:
+    return GalleryView(
+        name=name,
+        url="https://far",
+        read_from="",
+        entries=0,
+        fetched_at=None,
+        checked_at=None,
+        age_seconds=None,
+        stale=True,
+        changed=False,
+        problem=problem,
+        skipped=[],
+    )
+
+
 def test_what_is_found_is_shown_with_its_size_and_use(connected: Any, frontend: Any) -> None:
     fits = GalleryFitView(verdict="fits", build="b", reason="", fitting=2, nodes=40)
     blocked = GalleryFitView(verdict="blocked", build="c", reason="too large", nodes=40)
@@ -63,23 +79,19 @@ def test_nothing_found_suggests_near_names(connected: Any, frontend: Any) -> Non
 
 
 def test_a_gallery_that_cannot_be_read_is_named(connected: Any, frontend: Any) -> None:
-    away = GalleryView(
-        name="far",
-        url="https://far",
-        read_from="",
-        entries=0,
-        fetched_at=None,
-        checked_at=None,
-        age_seconds=None,
-        stale=True,
-        changed=False,
-        problem="no answer",
-        skipped=[],
-    )
-    frontend.tell(ROUTE, page(entry("a"), galleries=[away]))
+    frontend.tell(ROUTE, page(entry("a"), galleries=[broken_gallery("far", "no answer")]))
     assert connected("models", "search").err == "warning: far: no answer\n"
 
 
 def test_json_is_all_that_the_frontend_said(connected: Any, frontend: Any) -> None:
     frontend.tell(ROUTE, page(entry("a")))
     assert connected("models", "search", "--json").json() == msgspec.to_builtins(page(entry("a")))
+
+
+def test_neither_warnings_nor_errors_move_the_cursor(connected: Any, frontend: Any) -> None:
+    evil = broken_gallery("own", "\x1b]0;owned\x07it is away\r\x9b2Jgone")
+    frontend.tell(ROUTE, page(entry("a"), galleries=[evil]))
+    assert connected("models", "search").err == "warning: own: �]0;owned�it is away\n�2Jgone\n"
+
+    frontend.tell(ROUTE, {"error": {"message": "a node says: \x1b[31mno\nnever"}}, status=400)
+    assert connected("models", "search").err == "error: a node says: �[31mno\nnever\n"

@@ -10,7 +10,7 @@ import pytest
 from corral.base.clock import SystemClock
 from corral.base.ids import NodeId
 from corral.bus.credentials import UserJwt
-from corral.bus.minting import Minter
+from corral.bus.minting import MOST_SUBSCRIPTIONS, Minter
 from corral.bus.nkey_claims import ClaimsKey
 from tests.kit.threats import AttackedFleet, NatsRefused, RawNats, ThiefNode
 
@@ -111,6 +111,24 @@ async def test_a_node_gives_itself_no_orders(fleet: AttackedFleet, thieves: dict
     async with RawNats.connect(fleet.nats_url, thieves[kind].user) as nats:
         for word in ("backend.install", "files.stage", "stop", "model.delete"):
             assert not await nats.may_say(f"{own}.{word}")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_node_keeps_little_in_the_memory_of_the_server(
+    fleet: AttackedFleet, thieves: dict[str, Thief], kind: str
+) -> None:
+    """The server remembers each subscription, and what was said to each client that does not read."""
+    own = f"nodes.{thieves[kind].node.id}"
+    ear = "agent.x.cancel" if kind == "agent" else f"{own}.x"
+    async with RawNats.connect(fleet.nats_url, thieves[kind].user) as nats:
+        for number in range(MOST_SUBSCRIPTIONS):
+            assert await nats.may_hear(ear), number
+        assert not await nats.may_hear(ear)
+    async with RawNats.connect(fleet.nats_url, thieves[kind].user) as nats:
+        await nats.may_hear(f"{own}.>")
+        await nats.may_say(f"{own}.backend.install.op.progress")
+        assert not await nats.may_hear(f"{own}.backend.install.*.progress")
+        assert nats.heard == []
 
 
 async def test_what_is_too_large_ends_the_connection(fleet: AttackedFleet, thieves: dict[str, Thief]) -> None:

@@ -32,6 +32,7 @@ OWN = {
     "OWN listen on its port",
     "OWN use shared memory",
     "OWN start a program",
+    "OWN make a script executable",
     "OWN start a thread",
     "OWN make a pair of sockets",
 }
@@ -48,6 +49,7 @@ FILES = {
     "change its own program",
     "change another backend",
 }
+MODES = {"lock a model", "open a secret to other users", "lend the user of the worker", "leave attributes"}
 PROCESSES = {"read the worker's environment", "read the worker's memory", "signal the worker"}
 CONNECTIONS = {
     "connect to this machine",
@@ -60,9 +62,9 @@ CONNECTIONS = {
 TERMINALS = {"read a terminal of the worker's user", "open a terminal"}
 SERVICES = {"use a service of the worker's user", "use an abstract socket"}
 REACHED = CONNECTIONS | SERVICES
-KERNEL = {"make a namespace", "gain privileges"}
+KERNEL = {"make a namespace", "gain privileges", "limit the worker"}
 NUMBER = {"start any number of processes"}
-EVERYTHING = FILES | PROCESSES | CONNECTIONS | TERMINALS | SERVICES | KERNEL | NUMBER
+EVERYTHING = FILES | MODES | PROCESSES | CONNECTIONS | TERMINALS | SERVICES | KERNEL | NUMBER
 
 NAMESPACE = "import ctypes, sys; sys.exit(ctypes.CDLL(None).unshare(0x10000000) != 0)"
 
@@ -121,6 +123,13 @@ def test_nothing_outlives_its_replica_where_cgroups_can_be_made(user: str) -> No
 
     makes_groups = user == "root" and bool(look(1_900_000_000).groups.version)
     assert result.daemon_lives != makes_groups
+
+
+@pytest.mark.parametrize("user", USERS)
+def test_no_shared_memory_outlives_a_backend_with_a_user_of_its_own(user: str) -> None:
+    result = attack(AttackCase(user=user, landlock=bool(landlock_version()), is_confined=True))
+
+    assert result.memory_is_left == (user == "ordinary"), "of the worker's user it could be anybody's"
 
 
 @pytest.mark.parametrize("landlock", LANDLOCK)

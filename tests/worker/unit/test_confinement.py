@@ -35,7 +35,7 @@ from corral.worker.confinement.machine import Abilities, closed_to_others, look,
 from corral.worker.installing.backend_directory import Home
 from corral.worker.processes.process import Launch, looks_denied
 
-ALLOW, EPERM, EACCES, ENOSYS, EAFNOSUPPORT = 0, 1, 13, 38, 97
+ALLOW, EPERM, EACCES, ENOSYS, ENOTSUP, EAFNOSUPPORT = -1, 1, 13, 38, 95, 97
 NETWORKS = st.sampled_from(BackendNetwork)
 X86 = ARCHITECTURES["x86_64"]
 
@@ -130,8 +130,8 @@ def decision(code: bytes, number: int, *arguments: int, audit: int = X86.audit) 
                 raise AssertionError(hex(operation))
 
 
-def filter_for(network: BackendNetwork, *, sees_ports: bool = True) -> bytes:
-    code = call_filter("x86_64", network, sees_ports=sees_ports)
+def filter_for(network: BackendNetwork, *, sees_ports: bool = True, shares_user: bool = False) -> bytes:
+    code = call_filter("x86_64", network, sees_ports=sees_ports, shares_user=shares_user)
     assert code is not None
     return code
 
@@ -174,8 +174,29 @@ def test_without_rules_for_ports_the_network_none_refuses_every_connection() -> 
     assert decision(filter_for(BackendNetwork.ANY), 41, 2, 2) == ALLOW
 
 
+def test_limits_are_set_for_the_caller_alone() -> None:
+    code = filter_for(BackendNetwork.ANY)
+    assert decision(code, X86.limit, 0, 7, 1) == ALLOW
+    assert decision(code, X86.limit, 4711, 7, 1) == EPERM
+
+
+def test_a_backend_with_the_user_of_its_worker_changes_no_mode_that_matters() -> None:
+    code, alone = filter_for(BackendNetwork.ANY, shares_user=True), filter_for(BackendNetwork.ANY)
+    chmod, fchmod, fchmodat, fchmodat2, setxattr = 90, 91, 268, 452, 188
+    seems_done = 0
+    for mode in (0, 0o600, 0o644, 0o777, 0o4755, 0o2700, 0o755):
+        assert decision(code, chmod, 1, mode) == decision(code, fchmodat, 1, 1, mode) == seems_done
+    for mode in (0, 0o644, 0o777, 0o4755):
+        assert decision(code, fchmod, 3, mode) == seems_done
+    assert decision(code, chmod, 1, 0o100700) == decision(code, fchmodat, 1, 1, 0o700) == ALLOW
+    assert decision(code, fchmod, 3, 0o700) == decision(code, fchmod, 3, 0o100755) == ALLOW
+    assert (decision(code, fchmodat2, 1, 1, 0), decision(code, setxattr)) == (ENOSYS, ENOTSUP)
+    for number in (chmod, fchmod, fchmodat, fchmodat2, setxattr):
+        assert decision(alone, number, 1, 1, 1) == ALLOW, "it owns nothing that others use"
+
+
 def test_a_processor_without_numbers_has_no_filter() -> None:
-    assert call_filter("riscv64", BackendNetwork.NONE, sees_ports=True) is None
+    assert call_filter("riscv64", BackendNetwork.NONE, sees_ports=True, shares_user=True) is None
 
 
 def lets_pass(code: bytes, context: bytes) -> bool:

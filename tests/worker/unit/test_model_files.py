@@ -63,6 +63,14 @@ async def test_a_name_that_leads_elsewhere_is_refused(models: Path, name: str) -
     assert names(models.parent / "data") == ["precious"]
 
 
+@pytest.mark.parametrize("name", [".corral", "/.corral/", "a/../.corral/receipts", ".corral/receipts"])
+async def test_files_that_the_worker_keeps_for_itself_are_no_model(models: Path, name: str) -> None:
+    (models / ".corral" / "receipts").mkdir(parents=True)
+    with pytest.raises(ModelNameRefused, match="is no model"):
+        await ModelFiles(models).delete(name)
+    assert names(models / ".corral") == ["receipts"]
+
+
 async def test_no_name_is_refused(models: Path) -> None:
     with pytest.raises(ModelNameRefused, match=r"^empty model name$"):
         await ModelFiles(models).delete("")

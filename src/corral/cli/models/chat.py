@@ -14,7 +14,7 @@ import click
 import msgspec
 
 from corral.base.errors import CorralError, PeerRefused, PeerUnavailable
-from corral.base.words import printable
+from corral.base.words import printable, printable_lines
 from corral.cli.client import ApiClient, api_path
 from corral.cli.connection import connected, open_client
 from corral.cli.names import complete_model
@@ -139,7 +139,7 @@ def _interruptible(client: ApiClient, body: dict[str, Any]) -> str:
     except KeyboardInterrupt:
         click.echo(click.style(" [stopped]", dim=True), nl=False)
     except (PeerRefused, PeerUnavailable) as error:
-        click.echo(click.style(error.message, fg="red"), err=True)
+        click.echo(click.style(printable_lines(error.message), fg="red"), err=True)
     click.echo()
     return "".join(parts)
 

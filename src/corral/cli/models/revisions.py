@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import click
 
 from corral.base.errors import NotFound
-from corral.base.words import listed, printable
+from corral.base.words import listed
 from corral.cli.client import ApiClient, api_path
 from corral.cli.connection import connected, open_client
 from corral.cli.names import complete_model
@@ -103,7 +103,7 @@ def say_change(change: ModelChange, sentence: str) -> None:
         say(sentence)
     if count := len(change.reloads):
         say(f"{count} {'replica serves' if count == 1 else 'replicas serve'} what it was, and will be replaced.")
-    warn([printable(warning) for warning in change.warnings])
+    warn(change.warnings)
 
 
 def show_diff(before: str, after: str, name_before: str, name_after: str) -> None:

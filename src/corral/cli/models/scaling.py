@@ -9,7 +9,7 @@ import click
 from msgspec import UNSET
 
 from corral.base.errors import InvalidInput, NotFound, PeerRefused
-from corral.base.words import format_duration, listed, parse_duration, printable
+from corral.base.words import format_duration, listed, parse_duration
 from corral.cli.client import ApiClient, api_path
 from corral.cli.connection import connected, open_client
 from corral.cli.names import complete_model, complete_node, find_node, find_nodes, nodes_option, read_labels
@@ -215,7 +215,7 @@ def _say_rule(rule: SchedulingView) -> None:
     say(f"{rule.model}: {counts_text(rule)}, on {places_text(rule)}{idle}.")
     say(f"{rule.loaded} loaded, {rule.loading} being loaded.")
     if rule.problem:
-        warn([printable(rule.problem)])
+        warn([rule.problem])
 
 
 @click.command(cls=CorralCommand)

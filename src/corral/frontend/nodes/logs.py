@@ -12,7 +12,7 @@ from urllib.parse import quote
 import msgspec
 
 from corral.base.clock import Clock
-from corral.base.errors import CorralError
+from corral.base.errors import CorralError, InvalidInput
 from corral.base.http_client import HttpFailed, asked, open_session, open_socket, read_body
 from corral.base.ids import NodeId
 from corral.base.retry import Backoff
@@ -53,6 +53,14 @@ class WorkerAnswer(msgspec.Struct, frozen=True, kw_only=True):
     body: bytes
 
 
+def log_path(model: str) -> str:
+    """The path of a log on a worker's HTTP server. InvalidInput for a name that leads to another path there: clients of
+    HTTP resolve it, however it is written."""
+    if model in (".", ".."):
+        raise InvalidInput("model", f"{model!r} is no name of a log; name one process, such as {model}#0")
+    return f"/v1/backend-logs/{quote(model, safe='')}"
+
+
 class NodeLogs:
     """What backends of a node have printed, fetched from the worker's own HTTP server when somebody asks for it."""
 
@@ -67,14 +75,13 @@ class NodeLogs:
 
     async def lines(self, node_id: NodeId, model: str) -> WorkerAnswer:
         """The lines of all replicas of a model, or of one replica when its process key is given."""
-        return await self._ask(node_id, f"/v1/backend-logs/{quote(model, safe='')}")
+        return await self._ask(node_id, log_path(model))
 
     async def last_errors(self, node_id: NodeId, process_key: str) -> tuple[str, ...]:
         """What a process wrote to standard error last; empty when its worker cannot be asked."""
-        path = f"/v1/backend-logs/{quote(process_key, safe='')}"
         try:
             async with asyncio.timeout(_ERRORS_WITHIN.total_seconds()):
-                answer = await self._ask(node_id, path)
+                answer = await self._ask(node_id, log_path(process_key))
             lines = msgspec.json.decode(answer.body, type=list[LogLine]) if answer.status == HTTPStatus.OK else []
         except (CorralError, TimeoutError, msgspec.MsgspecError) as error:
             log.info("no last lines of %s: %s", process_key, error, extra={"event": "load.no_last_lines"})
@@ -156,7 +163,7 @@ class LogFollowing:
             raise WorkerUnreachable(f"failed to reach worker: {node.name} registered without an http_address")
         headers = {"Authorization": f"Bearer {await self._tokens.of(node_id)}"}
         try:
-            url, tls = self._doors.url(node_id, node, f"/v1/backend-logs/{quote(model, safe='')}/ws?marks=1")
+            url, tls = self._doors.url(node_id, node, f"{log_path(model)}/ws?marks=1")
             async with (
                 open_session(connect_timeout=_CONNECT_WITHIN) as session,
                 open_socket(session, url, headers=headers, tls=tls, most=_MOST_BYTES) as socket,

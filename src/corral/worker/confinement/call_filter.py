@@ -3,6 +3,10 @@
 It refuses what no engine needs and what leads out of the other fences: looking into other processes, mounts and
 namespaces, the kernel's own programs and modules. Where the network is restricted it also refuses every kind of socket
 that Landlock does not see. Refusals are errors of the call, so that libraries fall back; nothing is killed.
+
+Landlock sees no change of a mode either. A backend that has the worker's user owns the worker's files, so it could lock
+models or open secrets to others. Such a change is answered as if it was made, and not made: start scripts of images end
+at the first error, and do not look at what became of a mode.
 """
 
 import errno
@@ -37,6 +41,13 @@ _TYPE_BITS: Final = 0xF
 _UNIX, _INET, _INET6, _NETLINK = 1, 2, 10, 16
 _STREAM: Final = 1
 _TCP: Final = 6
+_DONE: Final = 0
+"""The error of a call that is not carried out and seems to have worked."""
+_MODE_BITS: Final = 0o7777
+_OWN_MODES: Final = (0o700,)
+"""Modes that may be given to a file by its path: its owner can go on, and nobody else can do more than before."""
+_OPENED_MODES: Final = (0o700, 0o755)
+"""Modes that may be given to an open file: what Landlock lets a backend open holds nothing that is secret."""
 
 
 class Architecture(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,6 +62,12 @@ class Architecture(msgspec.Struct, frozen=True, kw_only=True):
     connect: int
     sending: Mapping[int, int]
     """Calls that send, with the place of their flags among the arguments."""
+    limit: int
+    """Sets the limits of a process, of any that has the same user."""
+    modes: Mapping[int, tuple[int, Sequence[int]]]
+    """Calls that change the mode of a file, with the place of the mode among the arguments and the allowed modes."""
+    attributes: Sequence[int]
+    """Calls that change other attributes of a file, such as a list of who may access it."""
 
 
 _EVERYWHERE: Final = (
@@ -63,6 +80,8 @@ _EVERYWHERE: Final = (
     438,  # pidfd_getfd
     442,  # mount_setattr
 )
+_CHANGE_MODE_TOO: Final = 452  # fchmodat2, for which libraries use an older call where the kernel does not have it
+_ATTRIBUTES: Final = (463, 466, 469)  # setxattrat, removexattrat, file_setattr
 _ABSENT: Final = (425, 426, 427, 435)  # io_uring, whose requests no filter sees, and clone3, whose flags none sees
 
 ARCHITECTURES: Final[Mapping[str, Architecture]] = {
@@ -83,6 +102,9 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
         socket=41,
         connect=42,
         sending={44: 3, 46: 2, 307: 3},
+        limit=302,
+        modes={90: (1, _OWN_MODES), 91: (1, _OPENED_MODES), 268: (2, _OWN_MODES)},
+        attributes=(*_ATTRIBUTES, *range(188, 191), *range(197, 200)),
     ),
     "aarch64": Architecture(
         audit=0xC00000B7,
@@ -101,14 +123,18 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
         socket=198,
         connect=203,
         sending={206: 3, 211: 2, 269: 3},
+        limit=261,
+        modes={52: (1, _OPENED_MODES), 53: (2, _OWN_MODES)},
+        attributes=(*_ATTRIBUTES, *range(5, 8), *range(14, 17)),
     ),
 }
 
 
-def call_filter(machine: str, network: BackendNetwork, *, sees_ports: bool) -> bytes | None:
+def call_filter(machine: str, network: BackendNetwork, *, sees_ports: bool, shares_user: bool) -> bytes | None:
     """Return the program; None for a processor whose numbers are not known.
 
     `sees_ports`: Landlock restricts TCP. Where it does not, the network `none` refuses every connection.
+    `shares_user`: the backend has the user of its worker, and so owns the worker's files.
     """
     architecture = ARCHITECTURES.get(machine)
     if architecture is None:
@@ -123,7 +149,13 @@ def call_filter(machine: str, network: BackendNetwork, *, sees_ports: bool) -> b
         *_refused(architecture.refused, errno.EPERM),
         *_refused(architecture.absent, errno.ENOSYS),
         *_when(architecture.clone, _refused_bits(0, _NAMESPACES)),
+        *_when(architecture.limit, _only_itself(0)),
     ]
+    if shares_user:
+        program += _refused([_CHANGE_MODE_TOO], errno.ENOSYS)
+        program += _refused(architecture.attributes, errno.ENOTSUP)
+        for number, (place, modes) in architecture.modes.items():
+            program += _when(number, _only_modes(place, modes))
     if network is not BackendNetwork.ANY:
         program += _when(architecture.socket, _plain_sockets(has_paths=network is not BackendNetwork.NONE))
         for number, flags in architecture.sending.items():
@@ -157,6 +189,17 @@ def _argument(place: int) -> bytes:
 
 def _refused_bits(place: int, bits: int) -> list[bytes]:
     return [_argument(place), _step(_ANY_BIT, bits, otherwise=1), _refuse(errno.EPERM), _step(_RETURN, _ALLOW)]
+
+
+def _only_itself(place: int) -> list[bytes]:
+    """Allow a call whose argument names the caller and no other process."""
+    return [_argument(place), _step(_EQUAL, 0, then=1), _refuse(errno.EPERM), _step(_RETURN, _ALLOW)]
+
+
+def _only_modes(place: int, modes: Sequence[int]) -> list[bytes]:
+    """Allow these modes of a file; others seem to be set."""
+    allowed = [_step(_EQUAL, mode, then=len(modes) - number) for number, mode in enumerate(modes)]
+    return [_argument(place), _step(_AND, _MODE_BITS), *allowed, _refuse(_DONE), _step(_RETURN, _ALLOW)]
 
 
 def _plain_sockets(*, has_paths: bool) -> list[bytes]:

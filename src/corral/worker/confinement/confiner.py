@@ -43,6 +43,7 @@ from corral.worker.confinement.machine import (
     unreadable_to_others,
 )
 from corral.worker.confinement.python_places import make_python_place
+from corral.worker.confinement.shared_memory import SharedMemory
 from corral.worker.installing import switching
 from corral.worker.processes.process import Launch
 
@@ -72,6 +73,7 @@ class Confiner:
         self._abilities = abilities
         self._is_with_localai = is_with_localai
         self._making_home = threading.Lock()
+        self._memory = SharedMemory()
         self._owner = hashlib.sha256(os.fsencode(places.data.absolute())).hexdigest()[:12]
 
     def report(self) -> ConfinementReport:
@@ -107,6 +109,7 @@ class Confiner:
     def _prepare(self, launch: Launch) -> bytes | None:
         make_devices()
         user = self._user(launch)
+        self._memory.begin(launch.mark, user.uid)
         group = self._group(launch)
         self._make_scratch(launch, user)
         if launch.kept_home is not None:
@@ -117,6 +120,7 @@ class Confiner:
     def _clean(self, launch: Launch) -> None:
         """Remove what may be there, whatever of it was made."""
         cgroups.named_group(self._abilities.groups, self._group_name(launch)).end()
+        self._memory.end(launch.mark)
         if launch.scratch is not None:
             shutil.rmtree(launch.scratch, ignore_errors=True)
 
@@ -209,7 +213,8 @@ class Confiner:
             files = granted_files(launch, places=self._places, config=self._config, exchanged=exchanged)
             order["landlock"] = ruleset(abilities.landlock, files, ports)
         if abilities.has_filters:
-            code = call_filter(os.uname().machine, network, sees_ports=abilities.knows_ports)
+            sees_ports, shares_user = abilities.knows_ports, user.uid is None
+            code = call_filter(os.uname().machine, network, sees_ports=sees_ports, shares_user=shares_user)
             order["filter"] = "" if code is None else code.hex()
         return json.dumps(order).encode()
 

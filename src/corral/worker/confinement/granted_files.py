@@ -16,6 +16,7 @@ import msgspec
 from corral.worker.confinement.config import ConfinementConfig
 from corral.worker.confinement.landlock import FileAccess
 from corral.worker.confinement.machine import PLAIN_DEVICES, gpu_devices
+from corral.worker.confinement.shared_memory import SHARED_MEMORY
 from corral.worker.processes.process import Launch
 
 _SYSTEM: Final = ("/usr", "/lib", "/lib32", "/lib64", "/bin", "/sbin", "/opt", "/nix/store", "/run/opengl-driver")
@@ -36,7 +37,6 @@ _READABLE: Final = (
         )
     ),
 )
-_SHARED_MEMORY: Final = "/dev/shm"  # noqa: S108 - where programs expect it
 _CACHES: Final = (
     *("HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "TRANSFORMERS_CACHE", "TORCH_HOME"),
     *("TRITON_CACHE_DIR", "CUDA_CACHE_PATH"),
@@ -92,7 +92,7 @@ def granted_files(
     return FileAccess(
         read=[*_READABLE, *_real([*models, *linked, *named])],
         run=_real([*system, launch.home.directory, *beside, *runtimes, *programs, *_outside(more, data)]),
-        write=[_SHARED_MEMORY, *_real([*filter(None, [launch.scratch, launch.kept_home]), *_outside(write, data)])],
+        write=[SHARED_MEMORY, *_real([*filter(None, [launch.scratch, launch.kept_home]), *_outside(write, data)])],
         devices=[*(f"/dev/{name}" for name in PLAIN_DEVICES), *map(str, gpu_devices())],
     )
 

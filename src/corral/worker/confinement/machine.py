@@ -135,7 +135,9 @@ def _landlock_trial(abilities: Abilities) -> dict[str, Any]:
 
 
 def _filter_trial(abilities: Abilities) -> dict[str, Any]:
-    code = call_filter(os.uname().machine, BackendNetwork.NONE, sees_ports=False) if abilities.has_filters else None
+    if not abilities.has_filters:
+        return {}
+    code = call_filter(os.uname().machine, BackendNetwork.NONE, sees_ports=False, shares_user=True)
     return {} if code is None else {"filter": code.hex()}
 
 

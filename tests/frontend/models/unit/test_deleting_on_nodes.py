@@ -33,3 +33,8 @@ async def test_files_are_deleted_where_they_were_staged(model: str, deleted: lis
     await kind.send(cast("Any", intent), replaces=False)
 
     assert client.deleted == deleted
+
+
+@pytest.mark.parametrize("model", [".corral", ".corral/receipts"])
+def test_no_model_is_staged_where_corral_keeps_files_of_its_own(model: str) -> None:
+    assert folder_of(model).startswith("model-")

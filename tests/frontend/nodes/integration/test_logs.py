@@ -39,6 +39,22 @@ async def test_the_worker_s_answer_is_passed_on(frontend: Frontend, tmp_path: Pa
     assert (refused.status, refused.body) == (400, b"model ID required\n")
 
 
+@pytest.mark.parametrize("name", ["%2e", "%2e%2e"])
+async def test_no_name_leads_to_another_path_of_the_worker(frontend: Frontend, name: str) -> None:
+    asked: list[str] = []
+
+    async def answer(request: web.BaseRequest) -> web.Response:
+        asked.append(request.path)
+        return web.Response(body=b"[]")
+
+    async with RawTestServer(answer) as node:
+        node_id = await joined(frontend, f"127.0.0.1:{node.port}")
+        native = await frontend.call("GET", f"/api/v1/nodes/{node_id}/logs/{name}")
+        localai = await frontend.call("GET", f"/api/nodes/{node_id}/backend-logs/{name}")
+
+    assert (native.status, localai.status, asked) == (400, 400, [])
+
+
 async def test_what_a_node_sends_is_plain_text_whatever_it_calls_it(frontend: Frontend) -> None:
     page = b"<script>alert(document.cookie)</script>"
 

@@ -16,10 +16,9 @@ from corral.frontend.operations.decide.intent import Before, Intent, Sighting, U
 from corral.frontend.operations.decide.reasons import ReasonCode, because
 from corral.hubs.choose import parts_of
 from corral.hubs.plans import PullPlan
+from corral.wire.models import OWN_FOLDER
 
 REASON: Final = "the model was removed"
-OWN_FOLDER: Final = ".corral"
-"""Where the models directory has what Corral keeps for itself: the id of the store, receipts, downloads."""
 CONFIGURATIONS: Final = frozenset({".yaml", ".yml"})
 """How the names of files end that are read as models."""
 _WEIGHTS: Final = ("ModelFile", "MMProj", "DraftModel")
