@@ -208,3 +208,11 @@ def with_answer_limit(spec: ModelSpec, most_tokens: int) -> ModelSpec:
     parameters = spec.config.get("parameters")
     limited = {**(parameters if isinstance(parameters, Mapping) else {}), "max_tokens": most_tokens}
     return replace(spec, config={**spec.config, "parameters": limited})
+
+
+def folder_of(model: str) -> str:
+    """Return the directory of a model's files: its name, unless no clean path can hold that."""
+    parts = model.split("/")
+    if all(part not in ("", ".", "..") for part in parts) and len(model.encode(errors="replace")) <= 200:
+        return model
+    return f"model-{hashlib.sha256(model.encode(errors='replace')).hexdigest()[:16]}"
