@@ -29,7 +29,7 @@ from corral.frontend.nodes.decide.node import (
     report_cards,
 )
 from corral.wire.confinement import ConfinementReport
-from corral.wire.nodes import MAX_LABELS, automatic_labels
+from corral.wire.labels import MAX_LABELS, automatic_labels
 
 _BEATS_WITHIN: Final = timedelta(minutes=1)
 _RENEWED_AFTER: Final = 0.7
