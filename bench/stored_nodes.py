@@ -8,7 +8,7 @@ from corral.frontend.nodes.decide.node import Capacity, Gpu, Node, NodeFacts, No
 from corral.frontend.nodes.decide.registration import AdmissionPolicy
 from corral.frontend.nodes.store.nodes import Nodes
 from corral.frontend.store.db import Database
-from corral.wire.nodes import NodeLabels
+from corral.wire.labels import NodeLabels
 
 _HOUR: Final = timedelta(hours=1)
 _GIBIBYTE: Final = 1024**3

@@ -12,8 +12,7 @@ from corral.base.ids import NodeId
 from corral.bus.port import Message
 from corral.worker.config import FilesConfig
 from corral.worker.files.object_cache import ObjectPlaces
-from corral.worker.files.object_fetches import ObjectFetches
-from corral.worker.files.object_files import ObjectFiles, object_handlers
+from corral.worker.files.object_files import ObjectFetches, ObjectFiles, object_handlers
 from corral.worker.files.serving import FileServing
 from tests.kit.clock import ManualClock
 from tests.kit.objects import MemoryStorage

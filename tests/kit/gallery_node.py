@@ -55,7 +55,7 @@ class WrittenPulls(Pulls):
         if digest in fetching.have:
             return Delivered(digest=digest, is_unchanged=True)
         (fetching.into / "run.sh").write_bytes(SLEEPS)
-        fetching.report(InstallStep(what="written", done=len(SLEEPS), total=len(SLEEPS)))
+        fetching.report(InstallStep(text="written", done=len(SLEEPS), total=len(SLEEPS)))
         return Delivered(digest=digest, platform_digest=digest)
 
 

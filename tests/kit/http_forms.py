@@ -13,7 +13,8 @@ from corral.wire import go_json
 from corral.wire.backends import InstalledBackend
 from corral.wire.galleries import BackendRow
 from corral.wire.localai_models import ModelResponse
-from corral.wire.nodes import InitialLines, LiveLine, NodeView
+from corral.wire.logs import InitialLines, LiveLine
+from corral.wire.nodes import NodeView
 from corral.wire.operation_views import (
     Acknowledgement,
     History,

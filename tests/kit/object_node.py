@@ -14,8 +14,7 @@ from corral.wire import subjects
 from corral.wire.files import EnsureRequest, ListedFiles, LocalPathReply
 from corral.worker.config import FilesConfig
 from corral.worker.files.object_cache import ObjectPlaces
-from corral.worker.files.object_fetches import ObjectFetches
-from corral.worker.files.object_files import ObjectFiles, object_handlers
+from corral.worker.files.object_files import ObjectFetches, ObjectFiles, object_handlers
 from corral.worker.files.serving import FileServing
 
 

@@ -18,7 +18,7 @@ from corral.frontend.serving.decide.scaling import LoadMore, ScalingPlan, TakeBa
 from corral.frontend.serving.decide.scaling_state import ScalingMemory, ScalingPolicy, remember
 from corral.frontend.serving.decide.scheduling import SchedulingWish
 from corral.frontend.serving.decide.snapshot import FleetSnapshot
-from corral.wire.nodes import NodeLabels
+from corral.wire.labels import NodeLabels
 from tests.kit.clock import START
 from tests.kit.samples import a_load_job, a_node, a_replica
 

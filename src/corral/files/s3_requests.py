@@ -51,8 +51,8 @@ def all_of(text: str, name: str) -> list[str]:
 
 def one_of(text: str, name: str) -> str:
     """The text of the first element of this name; empty without one."""
-    found = re.search(rf"<{name}>([^<]*)</{name}>", text)
-    return html.unescape(found[1]) if found else ""
+    match = re.search(rf"<{name}>([^<]*)</{name}>", text)
+    return html.unescape(match[1]) if match else ""
 
 
 def signed_headers(
@@ -118,18 +118,18 @@ class S3Requests:
         raise self._problem(answer)
 
     def _problem(self, answer: S3Answer) -> StorageUnavailable:
-        shown = f"{answer.status} {answer.code}".strip()
+        summary = f"{answer.status} {answer.code}".strip()
         if answer.code in _PASSING_CODES:
-            return StorageUnavailable(f"the object storage answers {shown}")
+            return StorageUnavailable(f"the object storage answers {summary}")
         if answer.code == "NoSuchBucket":
             return StorageRefused(f"the object storage has no bucket {self._config.bucket}: see storage_bucket")
         if answer.code in _KEY_REFUSED or answer.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
             if answer.code == "RequestTimeTooSkewed":
                 return StorageRefused("the object storage refuses requests: its clock and this machine's differ")
-            return StorageRefused(KEYS_REFUSED.format(shown))
+            return StorageRefused(KEYS_REFUSED.format(summary))
         if answer.status < HTTPStatus.INTERNAL_SERVER_ERROR and answer.status not in _PASSING:
-            return StorageRefused(f"the object storage answers {shown}")
-        return StorageUnavailable(f"the object storage answers {shown}")
+            return StorageRefused(f"the object storage answers {summary}")
+        return StorageUnavailable(f"the object storage answers {summary}")
 
 
 def _quoted(text: str) -> str:

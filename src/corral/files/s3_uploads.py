@@ -195,7 +195,7 @@ class S3Uploads:
     async def _present(self, key: str, upload: str, file: FileToStore) -> dict[int, str]:
         """The parts that are there and have the file's bytes: their marks by their numbers."""
         etags: dict[int, str] = {}
-        wanted, marker = spans(file.mark.size), "0"
+        file_spans, marker = spans(file.mark.size), "0"
         file.moved.clear()
         while marker:
             answer = await self._ask("GET", key, {"uploadId": upload, "part-number-marker": marker}, tolerated=_GONE)
@@ -203,7 +203,7 @@ class S3Uploads:
                 raise UploadGone
             for part in all_of(answer.text, "Part"):
                 number, etag = int(one_of(part, "PartNumber") or 0), one_of(part, "ETag").strip('"')
-                span = wanted.get(number)
+                span = file_spans.get(number)
                 if span is None or one_of(part, "Size") != str(span[1]):
                     continue
                 if await in_thread(lambda span=span: file.md5(span)) == etag:  # type: ignore[misc]

@@ -112,11 +112,11 @@ class FileDigest:
     """
 
     def __init__(
-        self, known: Callable[[], str], compute: Callable[[threading.Event], str], stop: threading.Event
+        self, recall: Callable[[], str], compute: Callable[[threading.Event], str], stop: threading.Event
     ) -> None:
-        """`known` returns an empty text when the digest has to be computed; `compute` ends soon when its event is set.
+        """`recall` returns an empty text when the digest has to be computed; `compute` ends soon when its event is set.
         Whoever waits for the digest ends with TransferStopped when `stop` is set."""
-        self._known = known
+        self._recall = recall
         self._compute = compute
         self._stop = stop
         self._digest = ""
@@ -127,7 +127,7 @@ class FileDigest:
     def known(self) -> str:
         """Return the digest if it is known by now, else an empty text."""
         if not self._digest and self._computed is None:
-            self._digest = self._known()
+            self._digest = self._recall()
         elif self._computed is not None and self._computed.done():
             self._digest = self._computed.result()
         return self._digest

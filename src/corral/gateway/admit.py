@@ -299,13 +299,13 @@ class RequestFields(msgspec.Struct, gc=False):
     def _check_format(self) -> None:
         """Refuse the format of a chat's answer that says none: llama.cpp takes it for a text, or for any JSON."""
         try:
-            wanted = _format_decoder.decode(self.response_format)
+            answer_format = _format_decoder.decode(self.response_format)
         except UNREADABLE_JSON:
             text = "`response_format` must have a type, and `json_schema` must be an object"
             raise GatewayRefusal(400, text, code="invalid_type", param="response_format") from None
-        if wanted is None or wanted.type != "json_schema":
+        if answer_format is None or answer_format.type != "json_schema":
             return
-        schema = wanted.json_schema.schema if wanted.json_schema else _ABSENT
+        schema = answer_format.json_schema.schema if answer_format.json_schema else _ABSENT
         if not schema or memoryview(schema)[0] not in _SCHEMA_BEGINNINGS:
             name = "response_format.json_schema.schema"
             raise GatewayRefusal(400, f"`{name}` must be a JSON schema", code="invalid_value", param=name)

@@ -68,8 +68,8 @@ class TrustedProxies:
 
 def _without_port(text: str) -> str:
     """Return the host of `192.0.2.1:5678` or `[2001:db8::1]:443`, and any other text as it is."""
-    found = _WITH_PORT.fullmatch(text)
-    return text if found is None else found[1]
+    match = _WITH_PORT.fullmatch(text)
+    return text if match is None else match[1]
 
 
 class SourceBudget:

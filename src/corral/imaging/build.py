@@ -22,7 +22,7 @@ from corral.base.values import PartlyPrinted
 from corral.imaging.description import CREATED, BackendDescription
 from corral.imaging.entries import PLAIN, RUNNABLE, Entry, entries_of, in_order
 from corral.imaging.layers import FIXED_TIME, Packing, WrittenLayer, write_layer
-from corral.imaging.layout_contents import LayoutWriter
+from corral.imaging.layouts import LayoutWriter
 from corral.imaging.packages import PackageInstaller, PackageRequest, entries_in, install
 from corral.imaging.source import LIBRARIES, PYTHON, RUN, BackendSource, read_source
 from corral.imaging.targets import USUAL_GLIBC, read_python_version, this_python

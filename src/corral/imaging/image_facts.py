@@ -9,7 +9,7 @@ from corral.base.clock import Clock
 from corral.base.tasks import in_thread
 from corral.base.unreadable_json import UNREADABLE_JSON
 from corral.imaging.description import BackendDescription, described_by
-from corral.imaging.layout_contents import read_contents
+from corral.imaging.layouts import read_contents
 from corral.oci.config import ImagesConfig
 from corral.oci.contents import content_of
 from corral.oci.errors import SourceInvalid

@@ -14,7 +14,7 @@ import msgspec
 
 from corral.base.clock import Clock
 from corral.base.tasks import in_thread, task_group
-from corral.imaging.layout_contents import LayoutContents, Stored, read_contents
+from corral.imaging.layouts import LayoutContents, Stored, read_contents
 from corral.oci.auth import read_stored
 from corral.oci.config import ImagesConfig
 from corral.oci.contents import FilePart

@@ -42,8 +42,7 @@ from corral.worker.confinement.confiner import Confiner
 from corral.worker.door.entrance import Entrance, PlainEntrance
 from corral.worker.files.keys import refuse_private
 from corral.worker.files.object_cache import ObjectPlaces
-from corral.worker.files.object_fetches import ObjectFetches
-from corral.worker.files.object_files import ObjectFiles, object_handlers
+from corral.worker.files.object_files import ObjectFetches, ObjectFiles, object_handlers
 from corral.worker.files.serving import FileMember, FileServing
 from corral.worker.hardware.gpus import MachineGpus, detectors_of_this_machine
 from corral.worker.hardware.machine import CapabilityRule, Cgroup, Hardware, Machine, on_one_disk

@@ -1,12 +1,10 @@
-"""Nodes: what administrators see of them, their log lines, their labels, and how much video memory models may use."""
+"""Nodes as administrators see them, with the limits that people set, and the answers about the fleet as a whole."""
 
 import re
-from collections.abc import Mapping
 from typing import Final, Self
 
 import msgspec
 from msgspec import UNSET, UnsetType
-from msgspec.structs import replace
 
 from corral.wire.confinement import ConfinementReport
 
@@ -208,163 +206,8 @@ class LocalAIFeatures(msgspec.Struct, kw_only=True):
     quantization: bool = False
 
 
-class LogLine(msgspec.Struct, kw_only=True):
-    timestamp: str = ""
-    """RFC 3339 with a fraction."""
-    stream: str = ""
-    """`stdout` or `stderr`."""
-    text: str = ""
-    length: int | UnsetType = UNSET
-    """Bytes of the whole line, from Corral's workers where the text is only its beginning."""
-
-
-class InitialLines(msgspec.Struct, kw_only=True, tag="initial", tag_field="type"):
-    """First frame of a WebSocket: what is there already."""
-
-    lines: list[LogLine] | None = None
-
-
-class LiveLine(msgspec.Struct, kw_only=True, tag="line", tag_field="type"):
-    """A later frame of a stream of log lines: one new line."""
-
-    line: LogLine
-
-
-class MissedLines(msgspec.Struct, kw_only=True, tag="missed", tag_field="type"):
-    """A frame of Corral's workers for those who ask for it: so many lines were dropped here."""
-
-    count: int = 0
-
-
-class LogLineView(msgspec.Struct, kw_only=True):
-    """A line that a backend wrote, also the `data` of a server-sent event `line`."""
-
-    id: str
-    """Its place in the log: `Last-Event-ID` of who goes on after it."""
-    at: str
-    """When, by the node's clock."""
-    stream: str
-    """`stdout` or `stderr`."""
-    text: str
-    truncated: bool = False
-    """Whether the line was longer than what is shown."""
-    length: int = 0
-    """Bytes of the whole line."""
-
-
-class LogGap(msgspec.Struct, kw_only=True):
-    """`data` of a server-sent event `gap`: lines may be missing here."""
-
-    gap: str
-    """Why, as a sentence for people."""
-    lost: int | None = None
-    """How many; null while nobody knows, and 0 where none is missing so far."""
-
-
-class LogPage(msgspec.Struct, kw_only=True):
-    """The last lines of a model's processes on one node."""
-
-    items: list[LogLineView]
-
-
 WORKER_HEADER: Final = "X-Corral-Worker"
 """In answers of a worker's health check: which start of which worker this is, by its incarnation."""
-
-MAX_KEY: Final = 128
-MAX_VALUE: Final = 255
-MAX_LABELS: Final = 256
-
-NODE_NAME: Final = "node.name"
-REPLICA_SLOTS: Final = "node.replica-slots"
-GPU_VENDOR: Final = "gpu.vendor"
-GPU_VRAM: Final = "gpu.vram"
-AUTOMATIC: Final = frozenset({NODE_NAME, REPLICA_SLOTS, GPU_VENDOR, GPU_VRAM})
-
-_GIB = 1024**3
-_VRAM_BUCKETS = ((80, "80GB+"), (48, "48GB"), (24, "24GB"), (16, "16GB"), (8, "8GB"))
-
-
-class NodeLabels(msgspec.Struct, frozen=True, kw_only=True):
-    """Three layers, so that a re-registration replaces the worker's words and keeps the people's."""
-
-    reported: Mapping[str, str] = msgspec.field(default_factory=dict)
-    """From the last registration, with the automatic ones."""
-    admin: Mapping[str, str] = msgspec.field(default_factory=dict)
-    removed: frozenset[str] = frozenset()
-    """Reported labels that a person took away; they stay away when the worker reports them again."""
-
-    @property
-    def effective(self) -> dict[str, str]:
-        reported = {key: value for key, value in self.reported.items() if key not in self.removed}
-        return dict(sorted({**reported, **self.admin}.items()))
-
-    def report(self, reported: Mapping[str, str], automatic: Mapping[str, str]) -> "NodeLabels":
-        """Take in a registration. Labels once reported stay; automatic ones are facts and always come back.
-
-        A node has at most MAX_LABELS, people's included. Of more, those go first whose last report is the oldest.
-        """
-        latest = {key: value for key, value in reported.items() if key not in automatic}
-        earlier = {key: value for key, value in self.reported.items() if key not in latest and key not in automatic}
-        oldest_first = {**earlier, **latest, **automatic}
-        room = max(MAX_LABELS - len(self.admin.keys() - oldest_first.keys()), len(automatic))
-        newest_labels = dict(list(oldest_first.items())[-room:])
-        return replace(self, reported=newest_labels, removed=self.removed & newest_labels.keys() - AUTOMATIC)
-
-    def replace_all(self, labels: Mapping[str, str]) -> "NodeLabels":
-        """Set exactly these labels and no others."""
-        return replace(self, admin=dict(labels), removed=frozenset(self.reported) - frozenset(labels))
-
-    def merge(self, labels: Mapping[str, str]) -> "NodeLabels":
-        """Set these labels and keep the others."""
-        return replace(self, admin={**self.admin, **labels}, removed=self.removed - frozenset(labels))
-
-    def remove(self, key: str) -> "NodeLabels":
-        admin = {name: value for name, value in self.admin.items() if name != key}
-        removed = self.removed | {key} if key in self.reported else self.removed
-        return replace(self, admin=admin, removed=removed)
-
-
-def automatic_labels(*, name: str, replica_slots: int, gpu_vendor: str, total_vram: int) -> dict[str, str]:
-    """What Corral derives from the registration itself."""
-    labels = {NODE_NAME: name, REPLICA_SLOTS: str(replica_slots)}
-    if gpu_vendor:
-        labels[GPU_VENDOR] = gpu_vendor
-    if total_vram > 0:
-        labels[GPU_VRAM] = vram_bucket(total_vram)
-    return labels
-
-
-def vram_bucket(total_vram: int) -> str:
-    gib = total_vram // _GIB
-    return next((name for least, name in _VRAM_BUCKETS if gib >= least), f"{gib}GB")
-
-
-def label_growth_problem(before: NodeLabels, after: NodeLabels) -> str | None:
-    """Why a node must not get these labels too; None when it may. What it has already, it may keep."""
-    count = len(after.effective)
-    if count <= MAX_LABELS or count <= len(before.effective):
-        return None
-    return f"the node would have {count} labels, and {MAX_LABELS} are the most"
-
-
-def label_problem(labels: Mapping[str, str]) -> str | None:
-    """Why these labels cannot be stored; None when they can."""
-    if len(labels) > MAX_LABELS:
-        return f"more than {MAX_LABELS} labels"
-    for key, value in labels.items():
-        if not key:
-            return "a label has an empty key"
-        if len(key) > MAX_KEY:
-            return f"label key {key[:32]!r}… exceeds {MAX_KEY} characters"
-        if len(value) > MAX_VALUE:
-            return f"the value of label {key!r} exceeds {MAX_VALUE} characters"
-    return None
-
-
-def has_labels(labels: Mapping[str, str], selector: Mapping[str, str]) -> bool:
-    """Whether the labels contain every pair of the selector."""
-    return all(labels.get(key) == value for key, value in selector.items())
-
 
 _UNITS: Final = {
     "b": 1,

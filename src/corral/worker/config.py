@@ -20,7 +20,8 @@ from corral.galleries.config import BUILT_IN, GalleriesConfig
 from corral.oci.config import ImagesConfig
 from corral.rpc.adapter_keeper import AdapterConfig
 from corral.wire.joining import read_code, read_pin
-from corral.wire.nodes import MAX_VRAM_BUDGET, VramBudget, label_problem
+from corral.wire.labels import label_problem
+from corral.wire.nodes import MAX_VRAM_BUDGET, VramBudget
 from corral.worker.confinement.config import ConfinementConfig
 from corral.worker.membership.addresses import AddressConfig
 

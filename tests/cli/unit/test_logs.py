@@ -14,8 +14,8 @@ from corral.base.errors import AccessDenied, PeerUnavailable
 from corral.base.retry import Backoff
 from corral.cli.fleet import logs as module
 from corral.cli.fleet.logs import LogFollower, LogSource
+from corral.wire.logs import LogGap, LogLineView, LogPage
 from corral.wire.models import ModelView
-from corral.wire.nodes import LogGap, LogLineView, LogPage
 from corral.wire.replicas import ReplicaView
 
 FIRST, SECOND = "11111111-0000-0000-0000-000000000000", "22222222-0000-0000-0000-000000000000"

@@ -12,9 +12,9 @@ import pytest
 
 from corral.base.errors import PathNotUsable
 from corral.base.tasks import start_task
-from corral.imaging.archive import write_archive
 from corral.imaging.errors import BuildFailed, PackagesMissing
 from corral.imaging.layers import Compression, Packing
+from corral.imaging.layouts import write_archive
 from corral.imaging.packages import InstallerKind, PackageInstaller
 from corral.imaging.targets import this_python
 from corral.oci.contents import is_layout

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from corral.base.clock import SystemClock
-from corral.imaging.archive import write_archive
 from corral.imaging.image_facts import image_facts
+from corral.imaging.layouts import write_archive
 from corral.imaging.push import PushResult, push_layout
 from corral.oci.auth import Credential
 from corral.oci.config import ImagesConfig

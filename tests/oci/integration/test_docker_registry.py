@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from corral.base.clock import SystemClock
-from corral.imaging.layout_contents import LayoutWriter
+from corral.imaging.layouts import LayoutWriter
 from corral.oci.auth import Credential, read_stored
 from corral.oci.config import ImagesConfig
 from corral.oci.errors import ImageNotFound, PlatformMissing, RegistryRefused

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from corral.imaging.layout_contents import LayoutWriter
+from corral.imaging.layouts import LayoutWriter
 from corral.oci.contents import is_layout, read_image
 from corral.oci.errors import ContentMismatch, ImageNotFound, LimitExceeded, ManifestUnusable, PlatformMissing
 from corral.oci.limits import UnpackLimits

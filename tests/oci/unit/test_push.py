@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from corral.base.tasks import start_task
-from corral.imaging.layout_contents import LayoutWriter
+from corral.imaging.layouts import LayoutWriter
 from corral.imaging.push import PushedBlob, PushResult, push_layout
 from corral.oci.auth import Credential
 from corral.oci.config import ImagesConfig

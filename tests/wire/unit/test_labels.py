@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.wire.nodes import MAX_LABELS, NodeLabels, has_labels, label_growth_problem, label_problem, vram_bucket
+from corral.wire.labels import MAX_LABELS, NodeLabels, has_labels, label_growth_problem, label_problem, vram_bucket
 
 REPORTED = NodeLabels().report({"site": "lab"}, {"node.name": "w1"})
 maps = st.dictionaries(st.text(min_size=1, max_size=5), st.text(max_size=5), max_size=6)

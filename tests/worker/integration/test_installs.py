@@ -65,7 +65,7 @@ class HeldSource:
         await self.go_on.wait()
         write_backend(into.parent, f"{into.name}/x", shell=SLEEPS)
         (into / "x" / "run.sh").rename(into / "run.sh")
-        fetching.report(InstallStep(what="slow", done=1, total=1))
+        fetching.report(InstallStep(text="slow", done=1, total=1))
         return Delivered()
 
 

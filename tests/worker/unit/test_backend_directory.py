@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from corral.base.errors import PathNotUsable
-from corral.imaging.layout_contents import LayoutWriter
+from corral.imaging.layouts import LayoutWriter
 from corral.oci.manifests import ImagePlatform
 from corral.worker.installing.backend_directory import BackendDirectory, identity_of, make_executable
 

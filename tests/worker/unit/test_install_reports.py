@@ -17,7 +17,7 @@ async def test_a_localai_frontend_hears_its_own_words_only(is_with_localai: bool
     reports = InstallReports(bus, ManualClock(), is_with_localai=lambda: is_with_localai)
 
     async with reports.of(NodeId("n1"), InstallRequest(backend="mock", op_id="o1")) as report:
-        report(InstallStep(what="Verifying mock", done=1, total=1, phase=Phase.VERIFYING))
+        report(InstallStep(text="Verifying mock", done=1, total=1, phase=Phase.VERIFYING))
 
     [(_, event)] = bus.messages
     assert json.loads(event)["phase"] == told

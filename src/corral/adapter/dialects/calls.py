@@ -146,9 +146,9 @@ def _calls_in(text: str, offered: OfferedCalls) -> tuple[int, list[_FoundCall]]:
     while patience >= 0 and (start := _START.search(text, position)):
         value, position, work = _value_at(text, start.start())
         patience -= work
-        found = [call for item in (value if isinstance(value, list) else [value]) for call in _call(item, offered)]
-        first = first if calls or not found else start.start()
-        calls += found
+        calls_here = [call for item in (value if isinstance(value, list) else [value]) for call in _call(item, offered)]
+        first = first if calls or not calls_here else start.start()
+        calls += calls_here
     return first, calls
 
 

@@ -87,7 +87,7 @@ def refusal_in(message: str, *, about: str = "messages") -> EngineRefusal | None
         return EngineRefusal("unsupported_by_model", "model")
     if match := _FAULTY.search(message) or _REQUIRED.search(message):
         return EngineRefusal("invalid_value", about if match[1] == "messages" else match[1])
-    return next((EngineRefusal("invalid_value", field) for told, field in _TOLD if told.search(message)), None)
+    return next((EngineRefusal("invalid_value", field) for pattern, field in _TOLD if pattern.search(message)), None)
 
 
 def is_mendable(body: bytes) -> bool:

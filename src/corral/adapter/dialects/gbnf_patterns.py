@@ -63,11 +63,11 @@ class _PatternReader:
     def alternatives(self, depth: int) -> _Piece:
         if depth > _DEEPEST:
             raise PatternNotOffered(f"has groups in groups, more than {_DEEPEST}")
-        found = [self._sequence(depth)]
+        sequences = [self._sequence(depth)]
         while self._took("|"):
             self.has_outer_alternatives |= depth == 0
-            found.append(self._sequence(depth))
-        return _Piece(" | ".join(piece.text for piece in found), any(piece.is_empty for piece in found))
+            sequences.append(self._sequence(depth))
+        return _Piece(" | ".join(piece.text for piece in sequences), any(piece.is_empty for piece in sequences))
 
     def _sequence(self, depth: int) -> _Piece:
         pieces = []

@@ -156,8 +156,8 @@ class ResponseEvents:
     def _broken(self, failure: Failure) -> Iterator[_Event]:
         """OpenAI documents the fields of an error at the top, and sends them below `error`, where its own packages look
         for them. A failed response is for those that wait for its end."""
-        told = {"code": failure.code, "message": failure.message, "param": None}
-        yield "error", {**told, "error": {"type": failure.type, **told}}
+        details = {"code": failure.code, "message": failure.message, "param": None}
+        yield "error", {**details, "error": {"type": failure.type, **details}}
         for item in self._output:
             if item.status == "in_progress":
                 item.status = "incomplete"
@@ -290,8 +290,8 @@ def _logprobs_of_text(reply: Reply) -> list[dict[str, Any]]:
     in another form than that of chats."""
     is_text = not reply.chat_deltas or any(delta.content for delta in reply.chat_deltas)
     document = _decoded(reply.logprobs) if reply.logprobs and is_text else None
-    told = document.get("content") if isinstance(document, dict) else None
-    tokens = [token for token in told if isinstance(token, dict)] if isinstance(told, list) else []
+    entries = document.get("content") if isinstance(document, dict) else None
+    tokens = [token for token in entries if isinstance(token, dict)] if isinstance(entries, list) else []
     return [{"bytes": [], "top_logprobs": [], **token} for token in tokens]
 
 

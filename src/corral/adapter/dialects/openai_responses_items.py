@@ -63,8 +63,8 @@ class _Conversation:
             case "function_call_output":
                 self._result(item, place)
             case "item_reference":
-                told = "refers to an item that is not kept: send the item itself"
-                raise InvalidInput(f"{place}.id" if item.type is None else f"{place}.type", told)
+                problem = "refers to an item that is not kept: send the item itself"
+                raise InvalidInput(f"{place}.id" if item.type is None else f"{place}.type", problem)
             case other:
                 raise InvalidInput(f"{place}.type", f"{other} is not offered by this backend")
 

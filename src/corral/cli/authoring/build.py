@@ -121,8 +121,8 @@ async def _build(
     import tempfile
 
     from corral.base.tasks import in_thread
-    from corral.imaging.archive import write_archive
     from corral.imaging.build import build as make
+    from corral.imaging.layouts import write_archive
     from corral.imaging.packages import find_installer
 
     path = order.environment.get("PATH", "")

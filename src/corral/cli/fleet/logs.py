@@ -22,8 +22,9 @@ from corral.cli.names import all_nodes, choose_node, complete_model, complete_no
 from corral.cli.options import CorralCommand, warn
 from corral.cli.output import json_option, print_json_line
 from corral.cli.units import parse_moment
+from corral.wire.logs import LogGap, LogLineView, LogPage
 from corral.wire.models import ModelView
-from corral.wire.nodes import LogGap, LogLineView, LogPage, NodeDetail
+from corral.wire.nodes import NodeDetail
 
 _SOURCES_EVERY: Final = 5.0
 """Seconds between two looks for processes that are new."""

@@ -11,8 +11,9 @@ from corral.base.words import counted
 from corral.cli.backends.confinement import confinement_words
 from corral.cli.output import Column, facts, plain, state_text, table
 from corral.cli.units import SHORT_ID, ago, moment, share, size
+from corral.wire.labels import AUTOMATIC
 from corral.wire.model_files import NodeFilesView, StagedModelView
-from corral.wire.nodes import AUTOMATIC, CardView, NodeChangeView, NodeDetail
+from corral.wire.nodes import CardView, NodeChangeView, NodeDetail
 from corral.wire.registration import Feature
 from corral.wire.state_words import Subject, state_word
 

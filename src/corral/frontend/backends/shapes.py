@@ -45,12 +45,12 @@ class Reported(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """What nodes last said, looked at now."""
 
     nodes: Sequence[SeenNode]
-    known: Mapping[NodeId, Inventory]
+    inventories: Mapping[NodeId, Inventory]
     at: datetime
 
     @cached_property
     def by_name(self) -> dict[str, list[Holding]]:
-        return holdings_by_backend(self.nodes, self.known)
+        return holdings_by_backend(self.nodes, self.inventories)
 
     @cached_property
     def by_traits(self) -> dict[NodeTraits, list[str]]:
@@ -65,11 +65,11 @@ class Reported(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     @property
     def unheard(self) -> list[str]:
         """Names of nodes that never said anything."""
-        return [seen.node.name for seen in self.nodes if seen.node.id not in self.known]
+        return [seen.node.name for seen in self.nodes if seen.node.id not in self.inventories]
 
     @property
     def oldest_seconds(self) -> float:
-        return max((self.age(report.seen_at) for report in self.known.values()), default=0.0)
+        return max((self.age(report.seen_at) for report in self.inventories.values()), default=0.0)
 
     def age(self, reported_at: datetime) -> float:
         return round(max((self.at - reported_at).total_seconds(), 0.0), 3)

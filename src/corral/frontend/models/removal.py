@@ -17,8 +17,7 @@ from corral.base.clock import Clock
 from corral.base.errors import Conflict, CorralError, Overtaken
 from corral.base.ids import new_operation_id
 from corral.frontend.models.catalogue import Models
-from corral.frontend.models.decide.folders import folder_of
-from corral.frontend.models.decide.model import ModelSpec
+from corral.frontend.models.decide.model import ModelSpec, folder_of
 from corral.frontend.models.decide.reading import read_stored
 from corral.frontend.models.decide.removal import (
     NeededModel,

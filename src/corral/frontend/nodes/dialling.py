@@ -42,10 +42,10 @@ class NameLookups:
         outcome: asyncio.Future[list[IpAddress]] = loop.create_future()
         await self._free.acquire()
 
-        def settle(found: list[IpAddress]) -> None:
+        def settle(addresses: list[IpAddress]) -> None:
             self._free.release()
             if not outcome.done():
-                outcome.set_result(found)
+                outcome.set_result(addresses)
 
         def look() -> None:
             addresses = _looked_up(host)

@@ -17,7 +17,7 @@ from corral.frontend.nodes.decide.node import Node, NodeFacts, NodeStatus, NodeT
 from corral.frontend.nodes.liveness import HearingKeeper
 from corral.frontend.nodes.store.nodes import Nodes
 from corral.frontend.nodes.store.rows import Outline
-from corral.wire.nodes import has_labels
+from corral.wire.labels import has_labels
 
 KnownT = TypeVar("KnownT", Node, Outline)
 

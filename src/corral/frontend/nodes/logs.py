@@ -25,7 +25,7 @@ from corral.frontend.nodes.contacts import (
     WorkerUnreachable,
 )
 from corral.frontend.nodes.decide.log_lines import LogFrame, LogTail, WantedLines, WorkerFrame
-from corral.wire.nodes import InitialLines, LiveLine, LogGap, LogLine, MissedLines
+from corral.wire.logs import InitialLines, LiveLine, LogGap, LogLine, MissedLines
 
 log = logging.getLogger(__name__)
 

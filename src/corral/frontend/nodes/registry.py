@@ -41,7 +41,7 @@ from corral.frontend.nodes.store.nodes import Nodes
 from corral.frontend.record.decide import Event, EventKind
 from corral.frontend.record.feed import Feed
 from corral.frontend.store.secrets import SealedSecret, Secrets, node_secret_name
-from corral.wire.nodes import NodeLabels, label_growth_problem
+from corral.wire.labels import NodeLabels, label_growth_problem
 
 log = logging.getLogger(__name__)
 

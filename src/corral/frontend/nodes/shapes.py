@@ -18,16 +18,8 @@ from corral.frontend.record.decide import Event
 from corral.wire.confinement import read_confinement
 from corral.wire.go_json import format_time, read_object
 from corral.wire.keys import MAX_SECRET, MIN_SECRET, hash_secret
-from corral.wire.nodes import (
-    MAX_VRAM_BUDGET,
-    CardView,
-    NodeChangeView,
-    NodeDetail,
-    NodeView,
-    PeerView,
-    VramBudget,
-    label_problem,
-)
+from corral.wire.labels import label_problem
+from corral.wire.nodes import MAX_VRAM_BUDGET, CardView, NodeChangeView, NodeDetail, NodeView, PeerView, VramBudget
 from corral.wire.registration import (
     CAPACITY_FIELDS,
     MAX_ADDRESS,

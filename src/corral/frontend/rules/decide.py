@@ -34,7 +34,7 @@ from corral.frontend.operations.decide.intent import Intent, IntentState, Verb
 from corral.frontend.operations.decide.operation import TargetStatus, status_of
 from corral.galleries.build_uris import is_same_source
 from corral.galleries.catalogue import BackendCatalogue, Missing, ResolvedBuild
-from corral.wire.nodes import has_labels, label_problem
+from corral.wire.labels import has_labels, label_problem
 
 MOST_RULES: Final = 500
 _ANY_MACHINE: Final = "default"

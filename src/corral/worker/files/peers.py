@@ -94,8 +94,8 @@ class PeerRoutes:
             response.content_length = len(span)
             response.force_close()
             await response.prepare(request)
-            shown = {"event": "files.served", "key": key, "fetcher": ticket.fetcher}
-            log.info("another node fetches a file", extra=shown)
+            details = {"event": "files.served", "key": key, "fetcher": ticket.fetcher}
+            log.info("another node fetches a file", extra=details)
             await self._send(request, response, served.file, span)
             return response
 

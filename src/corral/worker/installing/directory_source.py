@@ -91,7 +91,7 @@ def _fetch(source: Path, fetching: Fetching, cancelled: CancelSignal) -> None:
     def copied(count: int) -> None:
         nonlocal done
         done += count
-        fetching.report(InstallStep(what=f"Copying {source}", done=done, total=tree.size))
+        fetching.report(InstallStep(text=f"Copying {source}", done=done, total=tree.size))
 
     copy_tree(tree, into, check=cancelled.check, copied=copied)
 

@@ -76,7 +76,7 @@ class Pulls:
             async with Puller(order, environment=self._config.environment) as puller:
                 async for progress in puller.progress():
                     step = InstallStep(
-                        what=words_of(progress, uri),
+                        text=words_of(progress, uri),
                         done=progress.current_bytes,
                         total=progress.total_bytes,
                         share=progress.percentage,

@@ -26,7 +26,7 @@ INTERVAL: Final = timedelta(milliseconds=250)
 class InstallStep(msgspec.Struct, frozen=True, kw_only=True):
     """Progress of one step: bytes downloaded, and the share of the whole install."""
 
-    what: str
+    text: str
     done: int
     total: int
     phase: Phase = Phase.DOWNLOADING
@@ -46,12 +46,12 @@ Report = Callable[[InstallStep], None]
 
 def resolving(name: str) -> InstallStep:
     """Return the first step: finding out what to fetch."""
-    return InstallStep(what=f"Resolving {name}", done=0, total=0, phase=Phase.RESOLVING)
+    return InstallStep(text=f"Resolving {name}", done=0, total=0, phase=Phase.RESOLVING)
 
 
 def starting(name: str) -> InstallStep:
     """Return the last step: everything is on disk, and a process is being started."""
-    return InstallStep(what=f"Starting {name}", done=0, total=0, phase=Phase.STARTING)
+    return InstallStep(text=f"Starting {name}", done=0, total=0, phase=Phase.STARTING)
 
 
 class Onward:
@@ -145,7 +145,7 @@ class _Reporter:
                 op_id=op_id,
                 node_id=self._node_id,
                 backend=self._request.backend,
-                file_name=step.what,
+                file_name=step.text,
                 current=size_text(step.done),
                 total=size_text(step.total),
                 percentage=step.percentage,

@@ -203,7 +203,7 @@ class JoinChecks:
         http = parse_host_port(places.advertise_http)
         if http is not None and http.host:
             door_name = "the TLS port" if has_tls else "the HTTP server"
-            doors.append(_Destination(what=door_name, bind=places.http_bind, advertised=http, remedy=_HTTP_REMEDY))
+            doors.append(_Destination(title=door_name, bind=places.http_bind, advertised=http, remedy=_HTTP_REMEDY))
         if has_tls:
             return doors
         base = parse_host_port(places.advertise)
@@ -214,7 +214,7 @@ class JoinChecks:
             spans = " or ".join(f"{ports.start} to {ports.stop - 1}" for ports in ranges)
             doors.append(
                 _Destination(
-                    what="backends",
+                    title="backends",
                     bind=HostPort(places.backend_bind, port),
                     advertised=HostPort(base.host, port),
                     remedy=f"open the ports {spans} to frontends and gateways, or set advertise_address",
@@ -233,7 +233,7 @@ class JoinChecks:
         return go_json.decode(content, JoinCheckAnswer)
 
     async def _judged(self, door: "_Door", call: DialledAddress | None, seen_from: str) -> CheckLine:
-        where = f"{door.place.what} at {door.advertised}"
+        where = f"{door.place.title} at {door.advertised}"
         if call is None:
             return CheckLine("ports", Verdict.WARNING, f"the frontend did not try {where}")
         if call.problem.startswith("not tried"):
@@ -292,7 +292,7 @@ _HTTP_REMEDY: Final = "open that port to frontends and gateways, or set advertis
 
 
 class _Destination(msgspec.Struct, frozen=True, kw_only=True):
-    what: str
+    title: str
     bind: HostPort
     advertised: HostPort
     remedy: str
@@ -338,7 +338,7 @@ async def _listening(place: _Destination) -> AsyncIterator[_Door]:
     except OSError as error:
         remedy = "stop it, or choose another port with address (--address)"
         raise AddressInUse(
-            f"{place.what} cannot listen on {place.bind} ({_reason(error)}): another program has it; {remedy}"
+            f"{place.title} cannot listen on {place.bind} ({_reason(error)}): another program has it; {remedy}"
         ) from error
     try:
         yield door

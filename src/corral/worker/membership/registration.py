@@ -17,7 +17,7 @@ from corral.base.values import PartlyPrinted
 from corral.base.words import format_duration
 from corral.bus.credentials import UserJwt
 from corral.wire.backends import InstallRequest
-from corral.wire.nodes import REPLICA_SLOTS
+from corral.wire.labels import REPLICA_SLOTS
 from corral.wire.registration import (
     PENDING,
     CardReport,

@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from corral.base.ids import NodeId
-from corral.frontend.models.decide.folders import folder_of
+from corral.frontend.models.decide.model import folder_of
 from corral.frontend.models.removal import ModelKind
 
 

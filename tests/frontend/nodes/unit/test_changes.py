@@ -11,7 +11,7 @@ from corral.base.ids import NodeId
 from corral.frontend.nodes.decide.changes import TOLD_EVERY, Difference, HardwareNews, change_of, move_of
 from corral.frontend.nodes.decide.node import Capacity, Gpu, GpuCard, Node
 from corral.frontend.nodes.decide.reports import NodeContact, moved
-from corral.wire.nodes import NodeLabels
+from corral.wire.labels import NodeLabels
 from tests.kit.samples import a_node, after
 
 GIB = 1024**3

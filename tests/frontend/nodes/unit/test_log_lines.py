@@ -16,7 +16,7 @@ from corral.frontend.nodes.decide.log_lines import (
     read_place,
     shown,
 )
-from corral.wire.nodes import InitialLines, LiveLine, LogGap, LogLine, LogLineView, MissedLines
+from corral.wire.logs import InitialLines, LiveLine, LogGap, LogLine, LogLineView, MissedLines
 from tests.kit.samples import after
 
 

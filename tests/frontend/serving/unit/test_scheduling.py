@@ -23,7 +23,7 @@ from corral.frontend.serving.decide.scheduling import (
     seeds_of,
     update,
 )
-from corral.wire.nodes import NodeLabels
+from corral.wire.labels import NodeLabels
 from tests.kit.clock import START
 from tests.kit.samples import a_node, after
 

@@ -22,7 +22,7 @@ from corral.frontend.record.store import Events
 from corral.frontend.store.db import Database
 from corral.frontend.store.schema import nodes as nodes_table
 from corral.frontend.store.secrets import Secrets, SecretsKey, node_secret_name
-from corral.wire.nodes import NodeLabels
+from corral.wire.labels import NodeLabels
 from tests.kit.samples import a_key, a_node, after, an_event
 from tests.kit.waiting import WAIT_TIMEOUT
 

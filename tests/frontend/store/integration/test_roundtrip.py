@@ -23,7 +23,7 @@ from corral.frontend.nodes.decide.node import (
 from corral.frontend.nodes.decide.registration import AdmissionPolicy
 from corral.frontend.nodes.store.liveness import AcceptedHeartbeat
 from corral.frontend.nodes.store.nodes import Nodes
-from corral.wire.nodes import NodeLabels
+from corral.wire.labels import NodeLabels
 from tests.kit.samples import a_node
 
 SIZES = st.integers(0, 2**63 - 1)

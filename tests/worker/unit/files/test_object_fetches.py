@@ -11,7 +11,7 @@ from corral.base.clock import SystemClock
 from corral.base.errors import InvalidInput
 from corral.wire.files import EnsureProgress, EnsureWish, LocalPathReply
 from corral.worker.config import FilesConfig
-from corral.worker.files.object_fetches import ObjectFetches
+from corral.worker.files.object_files import ObjectFetches
 from corral.worker.files.refusals import FileRefused
 from corral.worker.files.serving import FileServing
 from tests.kit.objects import MemoryStorage

@@ -122,7 +122,7 @@ async def _fleet(context: AdminContext) -> Reported:
     """Nodes that may have backends, with what they said last."""
     nodes = [seen for seen in await context.nodes.fleet.all() if may_have_backends(seen)]
     inventories = await context.backends.inventory.known([seen.node.id for seen in nodes])
-    return Reported(nodes=nodes, known=inventories, at=context.clock.now())
+    return Reported(nodes=nodes, inventories=inventories, at=context.clock.now())
 
 
 async def _catalogue(context: AdminContext) -> BackendCatalogue:
@@ -142,7 +142,7 @@ async def _reports_of(context: AdminContext, request: Request, nodes: Sequence[S
     if request.query_params.get("refresh") == "1":
         await context.backends.inventory.refresh([seen.node.id for seen in nodes if is_listed(seen)])
     inventories = await context.backends.inventory.known([seen.node.id for seen in nodes])
-    return Reported(nodes=nodes, known=inventories, at=context.clock.now())
+    return Reported(nodes=nodes, inventories=inventories, at=context.clock.now())
 
 
 # What is outdated. No route waits for galleries or registries.

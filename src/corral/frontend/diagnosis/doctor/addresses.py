@@ -28,7 +28,7 @@ BACKEND_PORTS: Final = "61000 to 65535"
 class _Reachable(msgspec.Struct, frozen=True, kw_only=True):
     """An address that must answer."""
 
-    what: str
+    title: str
     host: str
     port: int
     me: str | None = None
@@ -74,7 +74,7 @@ def _of_nodes(nodes: Iterable[Node]) -> list[_Reachable]:
         if (reached := _host_and_port(node.http_address)) is not None:
             me = str(node.facts.incarnation) if node.peer is not None else None
             places.append(
-                _Reachable(what=f"{node.name} at {node.http_address}", host=reached[0], port=reached[1], me=me)
+                _Reachable(title=f"{node.name} at {node.http_address}", host=reached[0], port=reached[1], me=me)
             )
     return places
 
@@ -86,7 +86,7 @@ def _of_replicas(replicas: Iterable[Replica], names: Mapping[NodeId, str]) -> li
         reached = None if replica.url.startswith("unix:") else _host_and_port(address)
         if replica.node_id in names and reached is not None:
             title = f"{replica.model} on {names[replica.node_id]} at {address}"
-            places.append(_Reachable(what=title, host=reached[0], port=reached[1]))
+            places.append(_Reachable(title=title, host=reached[0], port=reached[1]))
     return places
 
 
@@ -110,7 +110,7 @@ async def _tried(places: Sequence[_Reachable]) -> list[str]:
     try:
         async with asyncio.timeout(_ALL_SECONDS), asyncio.TaskGroup() as group:
             for number, place in enumerate(places):
-                group.create_task(one(number, place), name=f"reach {place.what}")
+                group.create_task(one(number, place), name=f"reach {place.title}")
     except TimeoutError:
         pass
     return problems
@@ -128,10 +128,10 @@ async def _trouble(place: _Reachable) -> str:
             finally:
                 writer.close()
     except TimeoutError:
-        return f"{place.what} (no answer within {_EACH_SECONDS:g} s)"
+        return f"{place.title} (no answer within {_EACH_SECONDS:g} s)"
     except (OSError, UnicodeError) as error:
-        return f"{place.what} ({getattr(error, 'strerror', None) or error})"
+        return f"{place.title} ({getattr(error, 'strerror', None) or error})"
     header = f"\r\n{WORKER_HEADER}: ".lower().encode()
     if header in answer and header + place.me.lower().encode() + b"\r\n" not in answer:
-        return f"{place.what} (another worker answers there)"
+        return f"{place.title} (another worker answers there)"
     return ""

@@ -23,6 +23,7 @@ from corral.frontend.models.decide.uses import meant_by
 from corral.galleries.model_artifacts import artifact_weights, companion_options
 from corral.galleries.model_key_checks import check_values
 from corral.galleries.model_keys import OWN_WEIGHTS
+from corral.wire.models import OWN_FOLDER
 
 DEFAULT_BATCH: Final = 512
 _LONGEST_NAME: Final = 200
@@ -208,3 +209,13 @@ def with_answer_limit(spec: ModelSpec, most_tokens: int) -> ModelSpec:
     parameters = spec.config.get("parameters")
     limited = {**(parameters if isinstance(parameters, Mapping) else {}), "max_tokens": most_tokens}
     return replace(spec, config={**spec.config, "parameters": limited})
+
+
+def folder_of(model: str) -> str:
+    """Return the directory of a model's files: its name, unless no clean path can hold that, or Corral's own files are
+    there."""
+    parts = model.split("/")
+    is_clean = parts[0] != OWN_FOLDER and all(part not in ("", ".", "..") for part in parts)
+    if is_clean and len(model.encode(errors="replace")) <= 200:
+        return model
+    return f"model-{hashlib.sha256(model.encode(errors='replace')).hexdigest()[:16]}"

@@ -16,9 +16,8 @@ from corral.frontend.models.decide.pulling import PullAsk
 from corral.frontend.models.decide.storage import FileVerdict
 from corral.frontend.models.decide.stored import KnownStore
 from corral.frontend.models.routes.changes import may_trust
-from corral.frontend.operations.decide.operation import Operation
 from corral.frontend.operations.routes.native import idempotency_key
-from corral.frontend.operations.shapes import operation_view
+from corral.frontend.operations.routes.starting import accepted
 from corral.hubs.plans import PullPlan
 from corral.wire.go_json import decode, format_time
 from corral.wire.model_files import (
@@ -55,19 +54,14 @@ async def start(context: AdminContext, request: Request, caller: Caller) -> Resp
     if body.dry_run:
         return answer(await _plan_view(context, await pulls.plan(ask)))
     if not body.plan_hash:
-        return _accepted(context, await pulls.start(ask))
+        return accepted(context, await pulls.start(ask))
     if (earlier := await context.operations.service.with_key(ask.idempotency_key)) is not None:
-        return _accepted(context, earlier)
+        return accepted(context, earlier)
     plan = await pulls.plan(ask)
     view = await _plan_view(context, plan)
     if view.hash != body.plan_hash:
         return answer(StalePullPlan(error=PlanError(), plan=view), 409)
-    return _accepted(context, await pulls.start_planned(plan, ask))
-
-
-def _accepted(context: AdminContext, operation: Operation) -> Response:
-    view = operation_view(operation, context.operations.progress.look(operation), context.clock.monotonic())
-    return answer(view, 202, {"Location": f"/api/v1/operations/{operation.id}"})
+    return accepted(context, await pulls.start_planned(plan, ask))
 
 
 async def plan(context: AdminContext, request: Request, caller: Caller) -> Response:

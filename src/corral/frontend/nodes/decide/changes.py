@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from corral.base.ids import NodeId
 from corral.frontend.nodes.decide.node import Node
-from corral.wire.nodes import AUTOMATIC
+from corral.wire.labels import AUTOMATIC
 
 _NEGLIGIBLE: Final = 0.02
 """By which share memory may differ without an event: a new kernel keeps a little more for itself."""

@@ -13,7 +13,7 @@ from msgspec import UNSET
 
 from corral.base.errors import InvalidInput
 from corral.wire.go_json import parse_time
-from corral.wire.nodes import InitialLines, LiveLine, LogGap, LogLine, LogLineView, MissedLines
+from corral.wire.logs import InitialLines, LiveLine, LogGap, LogLine, LogLineView, MissedLines
 
 LONGEST_LINE: Final = 16 * 1024
 """Bytes of a line that are shown."""

@@ -15,7 +15,8 @@ from msgspec.structs import replace
 from corral.base.ids import Incarnation, InvitationId, NodeId
 from corral.wire.confinement import ConfinementReport
 from corral.wire.joining import fingerprint_of
-from corral.wire.nodes import NodeLabels, VramBudget
+from corral.wire.labels import NodeLabels
+from corral.wire.nodes import VramBudget
 
 
 class NodeStatus(StrEnum):

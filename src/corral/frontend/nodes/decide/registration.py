@@ -29,7 +29,7 @@ from corral.frontend.nodes.decide.node import (
     report_cards,
 )
 from corral.wire.confinement import ConfinementReport
-from corral.wire.nodes import MAX_LABELS, automatic_labels
+from corral.wire.labels import MAX_LABELS, automatic_labels
 
 _BEATS_WITHIN: Final = timedelta(minutes=1)
 _RENEWED_AFTER: Final = 0.7
@@ -206,8 +206,8 @@ def is_new_life(node: Node, registration: Registration) -> bool:
 def is_still_waiting(node: Node, registration: Registration) -> bool:
     """Does a pending worker, which is told nothing until somebody approves it, only ask again? LocalAI's do it up to a
     hundred times where they need a NATS user."""
-    told = (registration.type, registration.address, registration.http_address)
-    return node.facts.approved_at is None and told == (node.type, node.address, node.http_address)
+    stated = (registration.type, registration.address, registration.http_address)
+    return node.facts.approved_at is None and stated == (node.type, node.address, node.http_address)
 
 
 def is_renewal(node: Node, registration: Registration, at: datetime, lifetime: timedelta | None) -> bool:

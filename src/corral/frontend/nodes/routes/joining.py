@@ -36,7 +36,7 @@ from corral.wire.joining import (
     JoiningView,
 )
 from corral.wire.keys import JOIN_CHECK, hash_secret
-from corral.wire.nodes import label_problem
+from corral.wire.labels import label_problem
 
 LONGEST_LIFE: Final = timedelta(days=30)
 MOST_USES: Final = 10_000

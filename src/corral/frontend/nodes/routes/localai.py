@@ -29,7 +29,8 @@ from corral.frontend.nodes.routes.native import QUERY, node_id_of, node_loads, r
 from corral.frontend.nodes.shapes import node_view
 from corral.frontend.serving.decide.replica import ReplicaState
 from corral.frontend.serving.shapes import replica_rows
-from corral.wire.nodes import LogLine, NodeView, VramBudget
+from corral.wire.logs import LogLine
+from corral.wire.nodes import NodeView, VramBudget
 from corral.wire.refusals import Acknowledged
 from corral.wire.registration import ApproveResponse, ReplicaLimit
 from corral.wire.replicas import ReplicaRow

@@ -21,7 +21,7 @@ from corral.frontend.nodes.decide.log_lines import MOST_LINES, LogFrame, LogTail
 from corral.frontend.nodes.logs import WorkerAnswer
 from corral.frontend.nodes.routes.native import node_id_of
 from corral.wire.go_json import parse_time
-from corral.wire.nodes import LogGap, LogLine, LogLineView, LogPage
+from corral.wire.logs import LogGap, LogLine, LogLineView, LogPage
 
 T = TypeVar("T")
 

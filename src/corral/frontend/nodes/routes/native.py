@@ -34,7 +34,8 @@ from corral.frontend.record.decide import EventKind
 from corral.frontend.serving.decide.act_plan import ActPlan
 from corral.frontend.serving.shapes import drain_view, replica_views
 from corral.wire.go_json import decode, read_object
-from corral.wire.nodes import CardChange, CardView, DrainView, NodeDetail, NodePage, label_problem
+from corral.wire.labels import label_problem
+from corral.wire.nodes import CardChange, CardView, DrainView, NodeDetail, NodePage
 from corral.wire.plans import DrainAsk, StaleActPlan
 from corral.wire.replicas import ReplicaView
 

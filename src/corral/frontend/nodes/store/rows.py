@@ -23,7 +23,7 @@ from corral.frontend.nodes.decide.node import (
 from corral.frontend.store.dialect import from_json, microseconds
 from corral.frontend.store.schema import nodes
 from corral.wire.confinement import ConfinementReport
-from corral.wire.nodes import NodeLabels
+from corral.wire.labels import NodeLabels
 from corral.wire.registration import CAPACITY_FIELDS, Feature
 
 

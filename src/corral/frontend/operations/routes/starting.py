@@ -32,14 +32,14 @@ async def start(context: AdminContext, request: Request, caller: Caller) -> Resp
     body = decode(await read_body(request, context.config.max_body), OperationAsk)
     ask = _ask(body, request, caller)
     if not body.plan_hash:
-        return _accepted(context, await context.backends.operations.start(ask))
+        return accepted(context, await context.backends.operations.start(ask))
     if (earlier := await context.operations.service.with_key(ask.idempotency_key)) is not None:
-        return _accepted(context, earlier)
+        return accepted(context, earlier)
     preview = await context.backends.operations.preview(ask)
     plan = await _plan_of(context, ask, preview)
     if plan.hash == body.plan_hash:
         try:
-            return _accepted(context, await context.backends.operations.start_previewed(ask, preview))
+            return accepted(context, await context.backends.operations.start_previewed(ask, preview))
         except Overtaken:
             plan = await _plan_of(context, ask, await context.backends.operations.preview(ask))
     return answer(StalePlan(error=PlanError(), plan=plan), 409)
@@ -51,7 +51,8 @@ async def plan(context: AdminContext, request: Request, caller: Caller) -> Respo
     return answer(await _plan_of(context, ask, await context.backends.operations.preview(ask)))
 
 
-def _accepted(context: AdminContext, operation: Operation) -> Response:
+def accepted(context: AdminContext, operation: Operation) -> Response:
+    """The answer to a request that started an operation, or found the one that it had started before."""
     view = operation_view(operation, context.operations.progress.look(operation), context.clock.monotonic())
     return answer(view, 202, {"Location": f"/api/v1/operations/{operation.id}"})
 

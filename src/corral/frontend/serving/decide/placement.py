@@ -18,7 +18,7 @@ from corral.frontend.nodes.decide.node import Node, NodeStatus, NodeType
 from corral.frontend.serving.decide.cards import CardShortage, fit_cards
 from corral.frontend.serving.decide.machine import ALL_CARDS, KnownRoom, MachineRoom, room_of
 from corral.frontend.serving.decide.replica import LIVE, Replica, ReplicaState
-from corral.wire.nodes import has_labels
+from corral.wire.labels import has_labels
 
 _GIB: Final = 1024**3
 _MIB: Final = 1024**2

@@ -23,7 +23,7 @@ from corral.base.ids import NodeId
 from corral.base.words import format_duration, listed
 from corral.frontend.models.decide.model import Catalogue
 from corral.frontend.nodes.decide.node import Node
-from corral.wire.nodes import has_labels, label_problem
+from corral.wire.labels import has_labels, label_problem
 from corral.wire.plans import plan_hash
 
 T = TypeVar("T", str, int, bool)

@@ -46,9 +46,6 @@ class Fate(StrEnum):
     """One more has no place."""
 
 
-LOSSES = frozenset({Fate.REPLICA_LOST, Fate.SERVICE_LOST, Fate.NOT_ADDED})
-
-
 class Consequence(msgspec.Struct, frozen=True, kw_only=True):
     """What becomes of one replica, or of one that is wanted."""
 

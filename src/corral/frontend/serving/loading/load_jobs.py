@@ -139,7 +139,7 @@ class Loads:
         by_model: defaultdict[str, list[LoadJob]] = defaultdict(list)
         for job in await self._stores.jobs.all():
             by_model[job.model].append(job)
-        return {model: found for model, jobs in by_model.items() if (found := furthest(jobs)) is not None}
+        return {model: shown_job for model, jobs in by_model.items() if (shown_job := furthest(jobs)) is not None}
 
     async def status_of(self, name: str) -> LoadStatus | None:
         """How far the load of a model is; None when none is under way, and none failed."""

@@ -121,11 +121,11 @@ class OtherSources(Protocol):
         """Whether a file of this size may come from elsewhere."""
 
     async def deliver(
-        self, wanted: WantedFile, node: FilePeer, *, send: Callable[[], Awaitable[str]], heard: Callable[[int], None]
+        self, file: WantedFile, node: FilePeer, *, send: Callable[[], Awaitable[str]], heard: Callable[[int], None]
     ) -> str:
         """Have the file on the node, by `send` or from elsewhere; returns its path there."""
 
-    def has_now(self, wanted: WantedFile) -> None:
+    def has_now(self, file: WantedFile) -> None:
         """A node got the file without `deliver`, and others may get it from there."""
 
 
@@ -136,11 +136,11 @@ class NoOtherSources:
         return False
 
     async def deliver(
-        self, wanted: WantedFile, node: FilePeer, *, send: Callable[[], Awaitable[str]], heard: Callable[[int], None]
+        self, file: WantedFile, node: FilePeer, *, send: Callable[[], Awaitable[str]], heard: Callable[[int], None]
     ) -> str:
         return await send()
 
-    def has_now(self, wanted: WantedFile) -> None:
+    def has_now(self, file: WantedFile) -> None:
         """Nobody is asked for it."""
 
 
@@ -265,25 +265,26 @@ class HttpRoute:
 
         if not self._peer.can_fetch or not self._sources.is_shared_out(file.size):
             return await send()
-        wanted = WantedFile(
+        key = own_key(model, file.path)
+        wanted_file = WantedFile(
             node_id=self._node_id,
             model=model,
             path=file.path,
-            key=own_key(model, file.path),
+            key=key,
             digest="",
             size=file.size,
         )
-        path, digest = await self._lanes.run(lambda connection, stop: self._look(connection, stop, wanted.key, file))
+        path, digest = await self._lanes.run(lambda connection, stop: self._look(connection, stop, key, file))
         if not path and not digest:  # no other node is known to have it
             path, digest = await self._lanes.run(
                 lambda connection, stop: self._send(connection, stop, model, file, watch)
             )
-            self._sources.has_now(msgspec.structs.replace(wanted, digest=digest))
+            self._sources.has_now(msgspec.structs.replace(wanted_file, digest=digest))
         if not path:
             watch.begin(file.path)
-            wanted = msgspec.structs.replace(wanted, digest=digest)
+            wanted_file = msgspec.structs.replace(wanted_file, digest=digest)
             heard = partial(watch.fetched, file.path)
-            path = await self._sources.deliver(wanted, self._peer, send=send, heard=heard)
+            path = await self._sources.deliver(wanted_file, self._peer, send=send, heard=heard)
         watch.done(file.path)
         return path
 

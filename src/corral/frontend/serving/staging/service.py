@@ -195,7 +195,7 @@ class FileCarrier(Protocol):
 
 Finding = Callable[[str, NodeId], Awaitable[None]]
 """Hears that a node has the files of a model by itself."""
-Telling = Callable[[str, NodeId, StagingWatch], AbstractAsyncContextManager[None]]
+Publishing = Callable[[str, NodeId, StagingWatch], AbstractAsyncContextManager[None]]
 """Tells others how far the files of a model are on their way to a node, while the context lasts."""
 
 
@@ -207,15 +207,15 @@ class Staging:
         models: Path,
         files: LocalFiles,
         carriers: Sequence[FileCarrier],
-        told: Telling = lambda *_: nullcontext(),
-        found: Finding | None = None,
+        publish: Publishing = lambda *_: nullcontext(),
+        note_found: Finding | None = None,
     ) -> None:
-        """The first carrier that can shall do it. Inside of `told` somebody tells others how far it is."""
+        """The first carrier that can shall do it. Inside of `publish` somebody tells others how far it is."""
         self._models = PurePath(models.absolute())
         self._files = files
         self._carriers = carriers
-        self._told = told
-        self._found = found
+        self._publish = publish
+        self._note_found = note_found
 
     @property
     def models(self) -> PurePath:
@@ -255,12 +255,12 @@ class Staging:
         for route in routes:
             base = await route.shared(files, watch) if files else await route.found(model, needed[0])
             if base is not None:
-                if self._found is not None:
-                    await self._found(model, node_id)
+                if self._note_found is not None:
+                    await self._note_found(model, node_id)
                 return base
         if not files:
             return None
-        async with self._told(model, node_id, watch):
+        async with self._publish(model, node_id, watch):
             return await self._carried(routes, model, files, watch)
 
     async def _carried(

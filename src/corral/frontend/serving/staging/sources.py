@@ -76,49 +76,49 @@ class FileSources:
         return size >= max(self._policy.least_bytes, 1)
 
     async def deliver(
-        self, wanted: WantedFile, node: FilePeer, *, send: Callable[[], Awaitable[str]], heard: Callable[[int], None]
+        self, file: WantedFile, node: FilePeer, *, send: Callable[[], Awaitable[str]], heard: Callable[[int], None]
     ) -> str:
         """Have the file on the node; returns where it is there. `send` is how the frontend sends it itself.
 
         PeerDiskFull when the node has no room for it; otherwise this fails only as `send` does.
         """
         failed: set[FileSource] = set()
-        url = await self._origin(wanted)
+        url = await self._origin(file)
         while True:
-            async with self._turn(wanted, frozenset(failed), has_origin=bool(url)) as (source, key):
+            async with self._turn(file, frozenset(failed), has_origin=bool(url)) as (source, key):
                 if source == FRONTEND:
                     path = await send()
-                    self._note(wanted)
+                    self._note(file)
                     return path
                 try:
-                    ask = await self._ask(wanted, source, key, url)
+                    ask = await self._ask(file, source, key, url)
                     path = await order_fetch(node, ask, heard)
-                    self._note(wanted)
+                    self._note(file)
                     return path
                 except FetchRefused as error:
                     if error.is_full:
-                        raise PeerDiskFull(f"{wanted.key}: {error.message}") from error
-                    self._log(wanted, source, error)
+                        raise PeerDiskFull(f"{file.key}: {error.message}") from error
+                    self._log(file, source, error)
                 except CorralError as error:
-                    self._log(wanted, source, error)
+                    self._log(file, source, error)
                 failed.add(source)
 
-    def has_now(self, wanted: WantedFile) -> None:
+    def has_now(self, file: WantedFile) -> None:
         """A node got the file without `deliver`, and others may get it from there."""
-        self._note(wanted)
+        self._note(file)
         self._changed.ring()
 
     @asynccontextmanager
     async def _turn(
-        self, wanted: WantedFile, failed: frozenset[FileSource], *, has_origin: bool
+        self, file: WantedFile, failed: frozenset[FileSource], *, has_origin: bool
     ) -> AsyncIterator[tuple[FileSource, str]]:
         """Wait until a source is free, and take it; the key is what the file is called there."""
         deadline = self._clock.monotonic() + self._policy.patience.total_seconds()
         with self._changed.listener() as changed:
             while True:
-                holders = await self._holders(wanted)
-                serving = self._serving[wanted.digest]  # who waited may find another one than before
-                source = choose_source(wanted, holders, serving, self._policy, failed, has_origin=has_origin)
+                holders = await self._holders(file)
+                serving = self._serving[file.digest]  # who waited may find another one than before
+                source = choose_source(file, holders, serving, self._policy, failed, has_origin=has_origin)
                 if source is None and self._clock.monotonic() >= deadline:
                     source = FRONTEND
                 if source is not None:
@@ -129,26 +129,26 @@ class FileSources:
             yield source, holders.get(source.node_id, "")
         finally:
             serving[source] -= 1
-            if not serving.total() and self._serving.get(wanted.digest) is serving:
-                del self._serving[wanted.digest]
+            if not serving.total() and self._serving.get(file.digest) is serving:
+                del self._serving[file.digest]
             self._changed.ring()
 
-    async def _holders(self, wanted: WantedFile) -> dict[NodeId, str]:
+    async def _holders(self, file: WantedFile) -> dict[NodeId, str]:
         """The nodes that have the file and may be asked for it now, with its key there; none while nobody can tell."""
         try:
-            return await self._known_holders(wanted)
+            return await self._known_holders(file)
         except CorralError as error:
-            details = {"event": "staging.holders_unknown", "model": wanted.model}
+            details = {"event": "staging.holders_unknown", "model": file.model}
             log.info("nobody tells which nodes have a file: %s", error, extra=details)
             return {}
 
-    async def _known_holders(self, wanted: WantedFile) -> dict[NodeId, str]:
-        keys = dict(self._have.get(wanted.digest, {}))
-        for staged in await self._peers.staged.of_model(wanted.model):
-            for file in staged.files:
-                if file.digest == f"sha256:{wanted.digest}" and file.size == wanted.size:
-                    keys.setdefault(staged.node_id, own_key(staged.model, file.path))
-        seen = await self._peers.fleet.some([id for id in keys if id != wanted.node_id])
+    async def _known_holders(self, file: WantedFile) -> dict[NodeId, str]:
+        keys = dict(self._have.get(file.digest, {}))
+        for staged in await self._peers.staged.of_model(file.model):
+            for staged_file in staged.files:
+                if staged_file.digest == f"sha256:{file.digest}" and staged_file.size == file.size:
+                    keys.setdefault(staged.node_id, own_key(staged.model, staged_file.path))
+        seen = await self._peers.fleet.some([id for id in keys if id != file.node_id])
         return {
             id: keys[id]
             for id, node in seen.items()
@@ -158,26 +158,26 @@ class FileSources:
             and Feature.FILE_FETCHES in node.node.peer.features
         }
 
-    async def _origin(self, wanted: WantedFile) -> str:
+    async def _origin(self, file: WantedFile) -> str:
         if SourceKind.ORIGIN not in self._policy.order:
             return ""
         try:
-            return await self._origins(wanted.model, wanted.path, wanted.digest)
+            return await self._origins(file.model, file.path, file.digest)
         except CorralError as error:
             log.info("nobody tells where a file came from: %s", error, extra={"event": "staging.origin_unknown"})
             return ""
 
-    async def _ask(self, wanted: WantedFile, source: FileSource, key: str, url: str) -> FetchAsk:
-        ask = FetchAsk(key=wanted.key, size=wanted.size, digest=wanted.digest)
+    async def _ask(self, file: WantedFile, source: FileSource, key: str, url: str) -> FetchAsk:
+        ask = FetchAsk(key=file.key, size=file.size, digest=file.digest)
         if source.kind is SourceKind.ORIGIN:
             ask.url = url
             return ask
         ticket = FileTicket(
             key=key,
-            digest=wanted.digest,
-            size=wanted.size,
+            digest=file.digest,
+            size=file.size,
             server=source.node_id,
-            fetcher=wanted.node_id,
+            fetcher=file.node_id,
             expires=int(self._clock.now().timestamp()) + LASTS_SECONDS,
         )
         contact = await self._peers.contacts.of(source.node_id)
@@ -187,17 +187,17 @@ class FileSources:
         ask.ticket = issue(ticket, await self._peers.tokens.of(source.node_id))
         return ask
 
-    def _note(self, wanted: WantedFile) -> None:
-        self._have.setdefault(wanted.digest, {})[wanted.node_id] = wanted.key
-        self._have.move_to_end(wanted.digest)
+    def _note(self, file: WantedFile) -> None:
+        self._have.setdefault(file.digest, {})[file.node_id] = file.key
+        self._have.move_to_end(file.digest)
         while len(self._have) > _MOST_KNOWN:
             self._have.popitem(last=False)
 
-    def _log(self, wanted: WantedFile, source: FileSource, error: CorralError) -> None:
+    def _log(self, file: WantedFile, source: FileSource, error: CorralError) -> None:
         details = {
             "event": "staging.source_failed",
-            "model": wanted.model,
-            "node": wanted.node_id,
+            "model": file.model,
+            "node": file.node_id,
             "source": source.node_id or source.kind.value,
         }
         log.info("a node did not get a file from this source, and tries the next: %s", error.message, extra=details)

@@ -22,7 +22,7 @@ from corral.base.errors import CorralError
 from corral.base.http_client import HttpFailed, asked, open_session, read_body
 from corral.base.ids import NodeId
 from corral.frontend.models.catalogue import Models
-from corral.frontend.models.decide.folders import folder_of
+from corral.frontend.models.decide.model import folder_of
 from corral.frontend.models.local_files import LocalFile, LocalFiles
 from corral.frontend.nodes.client import NodeClient, NodeRefused
 from corral.frontend.nodes.contacts import NodeContacts, NodeDoors, NodeTokens, WorkerUnreachable

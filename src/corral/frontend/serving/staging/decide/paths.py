@@ -11,7 +11,7 @@ from pathlib import PurePath
 from typing import Final
 
 from corral.base import config_fields as fields
-from corral.frontend.models.decide.folders import folder_of
+from corral.frontend.models.decide.model import folder_of
 
 _PATHS: Final = ("ModelFile", "MMProj", "LoraAdapter", "DraftModel", "CLIPModel", "Tokenizer", "AudioPath", "LoraBase")
 _LISTS: Final = ("LoraAdapters",)

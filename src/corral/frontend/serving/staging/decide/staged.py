@@ -94,8 +94,8 @@ def make_room(
 
     `needed` has the models that stay, each with the reason.
     """
-    wanted = needed_bytes(payload, policy)
-    lacking = 0 if free is None else wanted - free
+    bytes_needed = needed_bytes(payload, policy)
+    lacking = 0 if free is None else bytes_needed - free
     if lacking <= 0:
         return RoomPlan()
     idle = sorted(

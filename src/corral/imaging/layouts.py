@@ -1,13 +1,23 @@
-"""OCI layouts for authors: writes one as a directory, and lists everything in one for a push. `layout.py` reads the
-one image of a layout that this machine needs."""
+"""OCI layouts for authors: writes one as a directory or as an archive, and lists everything in one for a push.
 
+`oci/layout.py` reads the one image of a layout that this machine needs.
+"""
+
+import io
+import os
+import tarfile
+import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
+from corral.base.errors import PathNotUsable
 from corral.base.unreadable_json import UNREADABLE_JSON
+from corral.imaging.entries import PLAIN, entries_of
+from corral.imaging.layers import FIXED_TIME, add
 from corral.oci.contents import (
     INDEX_FILE,
     LAYOUT_FILE,
@@ -24,6 +34,7 @@ from corral.oci.manifests import OCI_CONFIG, OCI_INDEX, OCI_LAYER_GZIP, OCI_MANI
 from corral.oci.references import digest_of
 
 _VERSION: Final = b'{"imageLayoutVersion":"1.0.0"}'
+_DOCKER_TABLE: Final = "manifest.json"
 
 
 class Stored(msgspec.Struct, frozen=True, kw_only=True):
@@ -149,3 +160,55 @@ def _index(entries: Sequence[Descriptor], annotations: Mapping[str, str] | None 
 
 def _json(document: object) -> bytes:
     return msgspec.json.encode(document)
+
+
+class _ArchiveManifest(msgspec.Struct, frozen=True, kw_only=True):
+    config: Descriptor
+    layers: list[Descriptor]
+
+
+def write_archive(layout: Path, file: Path) -> None:
+    """Write a layout as one archive, atomically and reproducibly. Raise PathNotUsable when it cannot be written.
+
+    A layout with one image also gets Docker's table of contents, which `docker load` and LocalAI's `ocifile://` need.
+    Blocking: call it in a thread.
+    """
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, draft = tempfile.mkstemp(prefix=f".{file.name}.", dir=file.parent)
+    except OSError as error:
+        raise PathNotUsable(f"{file} cannot be written: {error.strerror}; --archive names another place") from error
+    try:
+        with os.fdopen(descriptor, "wb") as opened:
+            _write(layout, opened)
+            os.fchmod(descriptor, PLAIN)
+        os.replace(draft, file)
+    except OSError as error:
+        raise PathNotUsable(f"{file} cannot be written: {error.strerror}") from error
+    finally:
+        with suppress(FileNotFoundError):
+            os.unlink(draft)
+
+
+def _write(layout: Path, opened: io.BufferedWriter) -> None:
+    with tarfile.TarFile(fileobj=opened, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        for entry in entries_of(layout):
+            add(archive, entry)
+        table = _docker_table(layout)
+        if table:
+            info = tarfile.TarInfo(_DOCKER_TABLE)
+            info.mtime, info.mode, info.size = FIXED_TIME, PLAIN, len(table)
+            archive.addfile(info, io.BytesIO(table))
+
+
+def _docker_table(layout: Path) -> bytes:
+    contents = read_contents(layout, UnpackLimits())
+    if contents.top.media_type == OCI_INDEX:
+        return b""
+    manifest = msgspec.json.decode(contents.manifests[-1].part.path.read_bytes(), type=_ArchiveManifest)
+    image = {"Config": _blob(manifest.config), "RepoTags": [], "Layers": [_blob(layer) for layer in manifest.layers]}
+    return msgspec.json.encode([image])
+
+
+def _blob(descriptor: Descriptor) -> str:
+    return "blobs/" + descriptor.digest.replace(":", "/")
