@@ -27,6 +27,14 @@ TRUSTING = {**BASE, "trust_remote_code": True}
         {"options": ["a:b", "trust_remote_code:true"]},
         {"options": ["--logits-processors=x.Y"]},
         {"overrides": ["trust_remote_code=1"]},
+        {"engine_args": '{"worker_cls": "x.Y"}'},
+        {"engine_args": "--enforce-eager --worker-cls x.Y"},
+        {"engine_args": {"kv_transfer_config": '{"kv_connector_module_path": "x"}'}},
+        {"engine_args": {"extra": r'{"tool\u005fparser\u005fplugin": "x.py"}'}},
+        {"engine_args": {"extra": r'{"trust\u005fremote\u005fcode": true}'}},
+        {"engine_args": {"enable_custom_logit_processor": True}},
+        {"options": ['engine_args:{"worker_cls": "x.Y"}']},
+        {"options": ["a:1,tool_parser_plugin=x.py"]},
     ],
 )
 def test_code_from_elsewhere_is_found(more: dict[str, Any]) -> None:
@@ -39,7 +47,8 @@ def test_code_from_elsewhere_is_found(more: dict[str, Any]) -> None:
         {},
         {"trust_remote_code": False},
         {"engine_args": {"trust_remote_code": False, "max_num_seqs": 4, "tool_parser_plugin": ""}},
-        {"options": ["trust_remote_code:false", "gpu"]},
+        {"options": ["trust_remote_code:false", "gpu", "voice:/models/my_plugin/voice.bin", "prompt:{not JSON"]},
+        {"engine_args": {"speculative_config": '{"num_speculative_tokens": 4}'}},
         {"system_prompt": "never trust_remote_code: true"},
     ],
 )
