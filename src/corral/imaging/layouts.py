@@ -1,6 +1,6 @@
 """OCI layouts for authors: writes one as a directory or as an archive, and lists everything in one for a push.
 
-`oci/layout.py` reads the one image of a layout that this machine needs.
+`oci/contents.py` reads the one image of a layout that this machine needs.
 """
 
 import io
