@@ -85,6 +85,7 @@ class BackendNode:
     cards: Sequence[MeasuredGpu] = ()
     """The GPUs of the machine."""
     confinement: Confinement = field(default_factory=Unconfined)
+    is_with_localai: bool = False
 
     def __post_init__(self) -> None:
         self.installed = self.folder / "backends"
@@ -104,6 +105,7 @@ class BackendNode:
             adapters=adapters,
             installer=self.installer,
             unused=self.unused,
+            is_with_localai=lambda: self.is_with_localai,
         )
         self.changes = 0
         self.handlers = self._handlers()

@@ -130,12 +130,14 @@ def worker_config(
     if required_by and not frontend.registration_token and not frontend.is_joining:
         raise SettingInvalid("registration_token", f"is needed, since {required_by} is set")
     _check_bus(settings.bus)
-    from corral.worker.confinement.environment import inherited
+    from corral.worker.confinement.environment import inherited, withheld
 
+    for_backends = inherited(backend_environment(environment), settings.confinement.environment)
     return replace(
         settings,
         system_backends=(*settings.system_backends, *shipped_backends(galleries)),
-        backend_environment=inherited(backend_environment(environment), settings.confinement.environment),
+        backend_environment=for_backends,
+        withheld_tokens=withheld(environment, for_backends),
         storage=_checked_storage(settings.storage),
     )
 

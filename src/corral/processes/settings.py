@@ -250,6 +250,10 @@ SECRET_VARIABLES: Final = frozenset(
 """Variables of all settings that are secrets or may hold one. Listed, because a worker hides them from its backends and
 would otherwise import every section for their names; a test compares the list with the settings."""
 
+_READ_BY_ENGINES: Final = frozenset({"HF_ENDPOINT", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"})
+"""Those of them that engines read as well, and that open nothing of the fleet. A worker decides by its own list which
+of these its backends get."""
+
 
 @cache
 def section(name: str) -> type[Group]:
@@ -401,5 +405,6 @@ def backend_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
     Adds the worker's own Python, for backends with packages that find no other one.
     """
-    passed_on = {name: value for name, value in environment.items() if name not in SECRET_VARIABLES}
+    withheld = SECRET_VARIABLES - _READ_BY_ENGINES
+    passed_on = {name: value for name, value in environment.items() if name not in withheld}
     return {WORKER_PYTHON: sys.executable, **passed_on}

@@ -178,6 +178,14 @@ async def _node(config: WorkerConfig, places: addresses.Addresses, clock: Clock)
     hello.confinement = await asyncio.to_thread(confiner.report)
     hardware = _hardware(config)
     _introduce(profile, hardware.machine(), remembered)
+    for name in config.withheld_tokens:
+        log.warning(
+            "backends do not get %s; if some of them fetch models that need it, name it in backend_environment "
+            "(CORRAL_BACKEND_ENVIRONMENT=%s)",
+            name,
+            name,
+            extra={"event": "worker.withholds"},
+        )
     bus = NatsBus(
         dataclasses.replace(config.bus, url=user.first_url),
         name=f"corral worker {profile.name}",

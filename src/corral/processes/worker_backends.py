@@ -98,6 +98,7 @@ async def open_backends(stack: AsyncExitStack, surrounding: Surrounding, *, capa
         adapters=adapters,
         installer=installer,
         unused=unused,
+        is_with_localai=lambda: surrounding.presence.is_with_localai,
     )
     reports = InstallReports(surrounding.bus, clock, is_with_localai=lambda: surrounding.presence.is_with_localai)
     inventory = InventoryReports(backends.listing, surrounding.bus, surrounding.presence)

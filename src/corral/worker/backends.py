@@ -61,6 +61,12 @@ class InstallPlan(msgspec.Struct, frozen=True, kw_only=True):
         """The backend's name on disk, if it differs from the requested one."""
         return self.backend.key if self.backend is not None else ""
 
+    @property
+    def is_for_gpu(self) -> bool:
+        """Whether it is a gallery's build for more than processors."""
+        metadata = self.backend.metadata if self.backend is not None else None
+        return metadata is not None and bool(metadata.uri) and not metadata.name.startswith("cpu-")
+
     def met(self) -> InstallableBackend:
         """Return the backend, or raise the error that says why there is none."""
         if self.backend is None:
@@ -105,12 +111,14 @@ class Backends:
         adapters: Adapters,
         installer: Installer,
         unused: UnusedProcesses,
+        is_with_localai: Callable[[], bool] = lambda: False,
     ) -> None:
         self._directory = directory
         self._supervisor = supervisor
         self._adapters = adapters
         self._installer = installer
         self._unused = unused
+        self._is_with_localai = is_with_localai
         # The name that a request has is locked before its source is looked for: else a delete that came after an
         # install could overtake it there, find nothing to delete, and be answered before the install lands.
         self._turns = BackendLocks(_unresolved)
@@ -224,7 +232,8 @@ class Backends:
         """A process that begins to run what is installed, or a ready one of what replaced it."""
         plan = InstallPlan()
         while True:
-            if not plan.is_made and (request.force or await self._find(request.backend) is None):
+            home = None if plan.is_made or request.force else await self._find(request.backend)
+            if not plan.is_made and (home is None or self._is_stopgap(home, request)):
                 plan = await self._plan(request)
             async with self._locks.hold(request.backend, *plan.places):
                 if request.force:
@@ -275,7 +284,9 @@ class Backends:
 
     async def _home(self, request: InstallRequest, plan: InstallPlan, report: Report) -> Home | None:
         """Where the backend is, installed if need be. What is there under its own name is not fetched for another."""
-        if (home := await self._find(request.backend)) is not None or not plan.is_made:
+        home = await self._find(request.backend)
+        is_used = home is not None and not (plan.is_for_gpu and self._is_stopgap(home, request))
+        if is_used or not plan.is_made:
             return home
         home = await self._find(plan.key)
         if home is None:
@@ -283,6 +294,12 @@ class Backends:
         if (meta := plan.met().meta) is not None:
             await self._installer.point(meta)
         return home
+
+    def _is_stopgap(self, home: Home, request: InstallRequest) -> bool:
+        """Whether a gallery may have something better than this backend, which came with Corral. Frontends of ours
+        choose the build themselves; LocalAI's name what they expect their own worker to find."""
+        is_asked_by_name = bool(request.backend_galleries) and self._is_with_localai()
+        return home.is_shipped and is_asked_by_name and self._directory.prefers_gpu
 
     async def _installed(self, request: InstallRequest, plan: InstallPlan, report: Report) -> Home:
         await self._put(request, plan, report)

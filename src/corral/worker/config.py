@@ -385,6 +385,8 @@ class WorkerConfig:
     adapter: AdapterConfig = field(default_factory=AdapterConfig)
     backend_environment: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Environment variables for every backend, in addition to those that the worker sets."""
+    withheld_tokens: tuple[str, ...] = ()
+    """Variables with tokens that engines would use, and that backends do not get."""
     logs: LogOutput = field(default_factory=LogOutput)
     """Where the worker and its adapter write their logs."""
     log_name: str = "worker"

@@ -166,3 +166,28 @@ def test_what_a_localai_worker_takes_does_not_stop_ours(
 def test_nonsense_in_our_own_variables_is_refused_and_what_nobody_could_use(name: str, text: str) -> None:
     with pytest.raises(SettingInvalid, match=f"from the environment variable {name} cannot be used"):
         resolve(WorkerConfig, gather({}, {**WORKER, name: text}))
+
+
+@pytest.mark.parametrize(
+    ("added", "passed"),
+    [
+        ("", {"HF_ENDPOINT"}),
+        ("HF_TOKEN", {"HF_ENDPOINT", "HF_TOKEN"}),
+        ("HF_*,LOCALAI_REGISTRATION_TOKEN", {"HF_ENDPOINT"}),
+    ],
+)
+def test_what_engines_need_of_a_hub_reaches_backends_as_the_setting_says(added: str, passed: set[str]) -> None:
+    """Frontends have settings of the same names; that of the fleet's token never passes."""
+    hub = {"HF_TOKEN": "hf_x", "HUGGING_FACE_HUB_TOKEN": "hf_x", "HF_ENDPOINT": "https://mirror.example"}
+    environment = {**WORKER, **hub, "LOCALAI_REGISTRATION_TOKEN": "tok", "CORRAL_BACKEND_ENVIRONMENT": added}
+    config = worker_config(resolve(WorkerConfig, gather({}, environment)), environment)
+
+    assert config.backend_environment.keys() & {*hub, "LOCALAI_REGISTRATION_TOKEN"} == passed
+    assert set(config.withheld_tokens) == {"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"} - passed
+
+
+def test_an_address_of_a_hub_that_holds_a_password_reaches_no_backend() -> None:
+    environment = {**WORKER, "HF_ENDPOINT": "https://me:word@mirror.example"}
+    config = worker_config(resolve(WorkerConfig, gather({}, environment)), environment)
+
+    assert "HF_ENDPOINT" not in config.backend_environment

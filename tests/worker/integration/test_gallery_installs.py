@@ -16,7 +16,7 @@ from corral.oci.limits import UnpackLimits
 from corral.oci.manifests import ImagePlatform
 from corral.worker.installing.orders import KeepPrevious
 from tests.kit.backend_node import Published
-from tests.kit.gallery_node import GALLERY, GalleryNode, WrittenPulls, backend_layers
+from tests.kit.gallery_node import GALLERY, SLEEPS, GalleryNode, WrittenPulls, backend_layers
 from tests.kit.images import a_layer
 from tests.kit.registry import FakeRegistry, add_signatures, cutting
 
@@ -96,6 +96,43 @@ async def test_every_name_leads_to_the_same_build(quick: GalleryNode, name: str)
     assert (await quick.reply("backend.install", backend="cpu-llama", model_id="n"))["success"]
     assert (await quick.reply("backend.install", backend=name, model_id="o"))["success"]
     assert fetches(quick) == 1
+
+
+@pytest.mark.parametrize(
+    ("capability", "is_with_localai", "names_galleries", "installed"),
+    [
+        ("nvidia", True, True, ["cuda-llama", "llama"]),
+        ("default", True, True, []),
+        ("nvidia", False, True, []),
+        ("nvidia", True, False, []),
+        ("amd", True, True, []),
+    ],
+    ids=["a gpu", "no gpu", "a frontend of ours", "no galleries", "no build for it"],
+)
+async def test_a_localai_frontend_gets_a_gallery_s_build_for_the_gpu_in_place_of_one_that_ships(
+    tmp_path: Path,
+    registry: FakeRegistry,
+    capability: str,
+    is_with_localai: bool,
+    names_galleries: bool,
+    installed: list[str],
+) -> None:
+    """Its own worker has none that ships, and what ships is for processors."""
+    shipped = tmp_path / "system" / "llama"
+    shipped.mkdir(parents=True)
+    (shipped / "run.sh").write_bytes(SLEEPS)
+    (shipped / "run.sh").chmod(0o755)
+    (shipped / "corral.json").write_text('{"name": "llama"}')
+    node = GalleryNode(folder=tmp_path, is_pulling=False, capability=capability, is_with_localai=is_with_localai)
+    async with node:
+        offer(node, registry)
+        galleries = json.dumps([{"name": GALLERY, "url": node.index.as_uri()}]) if names_galleries else ""
+        for model in ("a", "b"):
+            reply = await node.reply("backend.install", backend="llama", model_id=model, backend_galleries=galleries)
+            assert reply["success"]
+
+        assert node.on_disk == installed
+        assert fetches(node) == bool(installed)
 
 
 async def test_a_meta_backend_gets_a_directory_that_points(quick: GalleryNode) -> None:

@@ -556,9 +556,11 @@ def test_the_search_path_leads_to_what_a_backend_may_run(places: BackendPlaces, 
     assert not shut & {*given.read, *given.run, *given.write}
 
 
-@pytest.mark.parametrize("is_placed", [True, False])
+@pytest.mark.parametrize(
+    ("origin", "is_trusted"), [({"is_placed": True}, True), ({"is_system": True}, True), ({}, False)]
+)
 def test_programs_that_the_start_script_of_a_placed_backend_names_may_be_run(
-    places: BackendPlaces, tmp_path: Path, is_placed: bool
+    places: BackendPlaces, tmp_path: Path, origin: dict[str, Any], is_trusted: bool
 ) -> None:
     """As on LocalAI's worker. An image does not choose what it may read."""
     tools, modules = tmp_path / "tools", tmp_path / "modules"
@@ -571,11 +573,11 @@ def test_programs_that_the_start_script_of_a_placed_backend_names_may_be_run(
         f'#!/bin/sh\n{tools}/engine --check "{tmp_path}/notes.txt" {places.data}/secret.py /tmp ~{tools} $D{tools}\n'
         f'exec "{tools}/venv/bin/python" {modules}/serve.py "$@"\n'
     )
-    launch = replace(launch, home=replace(launch.home, is_placed=is_placed))
+    launch = replace(launch, home=replace(launch.home, **origin))
     given = granted_files(launch, places=places, config=ConfinementConfig())
 
     named = {str(tools / "engine"), str(tools / "venv"), str(modules / "serve.py"), str(modules)}
-    assert named & set(given.run) == (named if is_placed else set())
+    assert named & set(given.run) == (named if is_trusted else set())
     shut = {str(tmp_path / "notes.txt"), str(places.data / "secret.py"), str(places.data), str(tmp_path), "/tmp"}
     assert not shut & {*given.read, *given.run, *given.write}
 

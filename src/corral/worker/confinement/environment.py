@@ -75,6 +75,7 @@ PASSED: Final = (
 """Patterns of names that pass, unless a name looks like a secret's."""
 
 _SECRET_WORDS: Final = ("TOKEN", "SECRET", "PASSWORD", "PASSWD", "CREDENTIAL", "API_KEY", "ACCESS_KEY")
+_TOKENS_FOR_DOWNLOADS: Final = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
 _HARMLESS: Final = ("TOKENIZER",)
 
 
@@ -92,6 +93,11 @@ def inherited(environment: Mapping[str, str], more: Iterable[str] = ()) -> dict[
         if name in exact
         or (any(fnmatchcase(name, pattern) for pattern in patterns) and not _looks_secret(name) and "@" not in value)
     }
+
+
+def withheld(environment: Mapping[str, str], passed: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the tokens of an environment that engines use for downloads, and that are not among what they get."""
+    return tuple(name for name in _TOKENS_FOR_DOWNLOADS if environment.get(name) and name not in passed)
 
 
 def _looks_secret(name: str) -> bool:

@@ -82,7 +82,7 @@ def granted_files(
     linked = [path for path in _link_targets(places.models) if not holds(path, data)]
     pythons = [*map(_prefixes_of, filter(None, map(launch.environment.get, _PYTHONS))), places.runtimes]
     runtimes = [part for prefixes in pythons for prefix in prefixes for part in runtime_parts(prefix, data)]
-    beside = _beside(launch.home.directory, data) if launch.home.is_system else _placed(launch, data)
+    beside = [*(_beside(launch.home.directory, data) if launch.home.is_system else ()), *_placed(launch, data)]
     named = _outside(_named_files(launch.environment), data)
     more = [*config.read_paths, *_library_paths(launch.environment)]
     programs = _search_path(launch.environment, data)
@@ -179,10 +179,10 @@ def _runtimes_of(pythons: Iterable[Path], data: Path) -> list[Path]:
 
 
 def _placed(launch: Launch, data: Path) -> list[Path]:
-    """What a backend uses outside of its directory that somebody placed by hand: what the links directly in it lead to,
-    the programs that its start script names, and modules of Python with those beside them. Of the worker's own
-    directory that is only what is beside the backend."""
-    if not launch.home.is_placed:
+    """What a backend uses outside of its directory that a person placed there, in the system's directory or by hand:
+    what the links directly in it lead to, the programs that its start script names, and modules of Python with those
+    beside them. Of the worker's own directory that is only what is beside the backend."""
+    if not (launch.home.is_placed or launch.home.is_system):
         return []
     home = launch.home.directory
     named = [Path(name) for name in _NAMED_PATH.findall(_start_of(launch.home.executable))]

@@ -34,6 +34,9 @@ UNFINISHED: Final = (STAGING, BACKUP, ".upgrade-tmp")
 """Suffixes of directories that are not backends; the same as LocalAI's, so that its leftovers are recognised."""
 
 
+_WITHOUT_GPU: Final = frozenset({"", "default", "darwin-x86"})
+
+
 class Home(msgspec.Struct, frozen=True, kw_only=True):
     """An installed backend: its executable and names."""
 
@@ -51,6 +54,8 @@ class Home(msgspec.Struct, frozen=True, kw_only=True):
     """Device and inode of the directory when it was read; a change means that the backend was replaced."""
     is_system: bool = False
     """Whether it came with the system or with Corral, and not from an image."""
+    is_shipped: bool = False
+    """Whether it came with Corral; such a build is for processors."""
     is_placed: bool = False
     """Whether somebody placed it in the directory by hand, so that its links are theirs."""
     brings_python: bool = False
@@ -113,6 +118,7 @@ class _BackendEntry(msgspec.Struct, frozen=True, kw_only=True):
             vulkan_drivers=tuple(sorted(self.path.absolute().glob("vulkan/icd.d/*.json"))),
             identity=identity_of(self.path),
             is_system=self.is_system,
+            is_shipped=self.is_system and bool(self.manifest.name),
             is_placed=self.is_placed,
             brings_python=brings_python(self.path),
             is_compiled=is_compiled(self.path),
@@ -150,6 +156,11 @@ class BackendDirectory:
         self._capability = capability
         self._descriptions = FileMemory(lambda path: (read_metadata(path), read_manifest(path)), (METADATA, MANIFEST))
         self._offers = FileMemory(offered_digests, (INDEX_FILE,))
+
+    @property
+    def prefers_gpu(self) -> bool:
+        """Whether galleries' builds for a GPU fit this machine."""
+        return self._capability not in _WITHOUT_GPU
 
     def find(self, name: str) -> Home | None:
         """Resolve a name to a runnable backend. Raise PathNotUsable when the disk cannot be read."""
