@@ -263,7 +263,9 @@ def hold_inference(message: RecordedMessage, tally: MessageTally) -> str:
         go_json.decode(_bytes({"error": answer["error"]}), Refusal)
         tally.read += 1
     if isinstance(answer, dict) and "loading" in answer:
-        go_json.decode(_bytes(answer["loading"]), Loading)
+        ours = go_json.decode(_bytes(answer["loading"]), Loading).for_client()
+        if missing := answer["loading"].keys() - ours.keys():
+            raise AssertionError(f"a client is not told {', '.join(sorted(missing))} of a load")
         tally.read += 1
     return str(message["path"])
 

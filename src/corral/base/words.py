@@ -8,6 +8,7 @@ from typing import Final
 
 _NAMED: Final = 5
 _NAMED_NEAR: Final = 3
+_GAP: Final = " […] "
 _TELLING: Final = 3
 """A shorter beginning says little about the name that is meant."""
 
@@ -52,6 +53,15 @@ def printable_lines(text: str, *, indent: str = "") -> str:
     """The text with the ends of its lines and otherwise as `printable` returns it. All lines but the first get the
     indent, so that none looks like the beginning of another message."""
     return f"\n{indent}".join(map(printable, text.splitlines()))
+
+
+def abridged(text: str, most: int) -> str:
+    """The text, without its middle if it has more characters than that: the beginning of an error says what was done,
+    and the end why it failed."""
+    if len(text) <= most:
+        return text
+    half = (most - len(_GAP)) // 2
+    return f"{text[:half]}{_GAP}{text[-half:]}"
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:

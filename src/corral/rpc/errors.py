@@ -16,7 +16,11 @@ BackendError
 from typing import Final
 
 from corral.base.errors import CorralError
+from corral.base.words import abridged
 from corral.rpc.grpc_client import Code, Status
+
+_LONGEST: Final = 4000
+"""A backend may say megabytes. Why it could not load a model is stored, and waiting requests are answered with it."""
 
 
 class BackendError(CorralError):
@@ -26,7 +30,7 @@ class BackendError(CorralError):
 
     def __init__(self, address: str, said: str = "") -> None:
         self.address = address
-        self.said = said
+        self.said = said = abridged(said, _LONGEST)
         summary = (type(self).__doc__ or "").strip().splitlines()[0].rstrip(".")
         super().__init__(f"{summary} ({address}): {said}" if said else f"{summary} ({address})", address=address)
 

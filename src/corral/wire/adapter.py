@@ -52,6 +52,10 @@ class RequestDefaults(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=T
     """Tokens of the prompt that stay when the context is full."""
     n_draft: int = 0
     prompt_cache_all: bool = True
+    language: str = ""
+    """What is spoken in sounds to transcribe; empty: the backend finds out."""
+    translate: bool = False
+    """Whether transcripts are in English, whatever is spoken."""
 
 
 class PromptTemplates(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):

@@ -305,8 +305,12 @@ class EnsureModel(msgspec.Struct, kw_only=True):
     model: str
 
 
+_ALWAYS_TOLD: Final = ("progress", "bytes_sent", "total_bytes", "file_index", "total_files")
+
+
 class Loading(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """How far a cold load is, in LocalAI's words and some of ours. What is not known is left out, and never guessed.
+    """How far a cold load is, in LocalAI's words and some of ours. What is not known is left out, and never guessed;
+    clients are told some of it as 0.
 
     Control tells a gateway everything; `gateway.answers.shown_to` decides what a client sees of it.
     """
@@ -341,6 +345,8 @@ class Loading(msgspec.Struct, kw_only=True, omit_defaults=True):
     """For the header; clients do not see it here."""
 
     def for_client(self) -> dict[str, object]:
-        fields: dict[str, object] = msgspec.to_builtins(self)
+        """Return the fields of the answer. Those that LocalAI's clients count on while they wait are always there."""
+        fields: dict[str, object] = {} if self.state == "failed" else dict.fromkeys(_ALWAYS_TOLD, 0)
+        fields |= msgspec.to_builtins(self)
         fields.pop("retry_after_seconds", None)
         return fields

@@ -113,6 +113,13 @@ def test_a_form_becomes_a_request() -> None:
     assert transcription_wish({}).response_format == "json"
 
 
+def test_the_model_says_which_language_is_spoken_where_the_request_does_not() -> None:
+    model = AdapterModel(name="m", defaults=RequestDefaults(language="de", translate=True))
+    for given, expected in (({}, "de"), ({"language": ["fr"]}, "fr")):
+        options = transcription_options(transcription_wish(given), model, file="/x/sound.wav")
+        assert (options.language, options.translate) == (expected, True)
+
+
 def answered(response_format: str, **fields: list[str]) -> str:
     body, _ = transcription_answer(HEARD, transcription_wish({"response_format": [response_format], **fields}))
     return body.decode()

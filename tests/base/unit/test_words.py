@@ -2,7 +2,7 @@
 
 import pytest
 
-from corral.base.words import listed, near_names, sentences
+from corral.base.words import abridged, listed, near_names, sentences
 
 
 @pytest.mark.parametrize(
@@ -29,6 +29,18 @@ def test_a_few_are_named_and_the_rest_counted(names: list[str], told: str) -> No
 )
 def test_sentences_follow_each_other_as_in_prose(parts: list[str], text: str) -> None:
     assert sentences(parts) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("0123456789", "0123456789"),
+        ("0123456789a", "01 […] 9a"),
+        ("Traceback:" + "x" * 1000 + "no memory", "Tr […] ry"),
+    ],
+)
+def test_of_a_long_text_the_beginning_and_the_end_are_left(text: str, told: str) -> None:
+    assert abridged(text, 10) == told
 
 
 MODELS = ("smollm2", "Qwen2.5-1.5B-Instruct", "qwen2.5-7b", "llama-3.2-1b", "ab-long-name")

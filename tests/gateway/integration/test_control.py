@@ -200,8 +200,11 @@ async def test_a_load_that_takes_longer_than_the_budget_tells_how_far_it_is() ->
         assert loading == {
             "model": MODEL,
             "state": "staging",
+            "progress": 0,
             "bytes_sent": 10,
             "total_bytes": 100,
+            "file_index": 0,
+            "total_files": 0,
             "eta_seconds": 9.0,
         }
         await cold.until_quiet()
@@ -210,7 +213,9 @@ async def test_a_load_that_takes_longer_than_the_budget_tells_how_far_it_is() ->
 @pytest.mark.parametrize(
     ("eta", "retry_after", "header"), [(None, 7, "7"), (None, 0, "1"), (0.2, 7, "1"), (41.5, 7, "42"), (1e9, 7, "300")]
 )
-async def test_what_is_not_known_of_a_load_is_left_out(eta: float | None, retry_after: int, header: str) -> None:
+async def test_what_is_not_known_of_a_load_is_0_where_localai_says_so_and_left_out_elsewhere(
+    eta: float | None, retry_after: int, header: str
+) -> None:
     async with world(time_outs=TimeOuts(load=0.75)) as cold:
         cold.control.loading = Loading(
             model="", state="pending", reason="no_place", eta_seconds=eta, retry_after_seconds=retry_after
@@ -224,7 +229,8 @@ async def test_what_is_not_known_of_a_load_is_left_out(eta: float | None, retry_
         assert answer.error["message"] == f"model echo is pending: {sentence}"
         loading = msgspec.json.decode(answer.body)["loading"]
         loading.pop("eta_seconds", None)
-        assert loading == {"model": MODEL, "state": "pending", "reason": "no_place", "message": sentence}
+        unknown = dict.fromkeys(("progress", "bytes_sent", "total_bytes", "file_index", "total_files"), 0)
+        assert loading == {"model": MODEL, "state": "pending", "reason": "no_place", "message": sentence} | unknown
 
 
 PRIVATE = Loading(

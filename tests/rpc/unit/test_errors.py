@@ -38,3 +38,10 @@ def test_a_status_becomes_the_error_that_says_what_to_do(
 def test_only_what_may_pass_by_itself_is_worth_another_try() -> None:
     retryable = {kind for _, _, kind in CASES if kind.retryable}
     assert retryable == {errors.BackendBusy, errors.BackendGone, errors.ModelNotLoaded}
+
+
+def test_of_what_a_backend_says_at_length_the_beginning_and_the_end_are_told() -> None:
+    error = errors.LoadFailed("127.0.0.1:1", "Traceback: " + "x" * 1_000_000 + " out of memory")
+    assert error.said.startswith("Traceback: ")
+    assert error.message.endswith(" out of memory")
+    assert len(error.message) < 5000

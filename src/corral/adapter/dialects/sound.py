@@ -147,7 +147,8 @@ def transcription_wish(fields: Mapping[str, list[str]]) -> TranscriptionWish:
 def transcription_options(wish: TranscriptionWish, model: AdapterModel, *, file: str) -> TranscriptRequest:
     return TranscriptRequest(
         dst=file,
-        language=wish.language,
+        language=wish.language or model.defaults.language,
+        translate=model.defaults.translate,
         prompt=wish.prompt,
         temperature=wish.temperature,
         threads=max(0, model.defaults.threads),

@@ -14,7 +14,7 @@ from corral.base.ids import NodeId, OperationId, new_operation_id
 from corral.frontend.backends.catalogue import ImageSource, Lookups
 from corral.frontend.backends.decide.backend import Wish, artefact_of, evidence_of, payload_of
 from corral.frontend.backends.inventory import InventoryKeeper
-from corral.frontend.backends.planning import Ask, GivenNames, Planned, galleries_for, plan_targets
+from corral.frontend.backends.planning import Ask, GivenNames, Planned, galleries_for, name_for, plan_targets
 from corral.frontend.backends.policies import BackendPolicies
 from corral.frontend.nodes.client import NodeClient
 from corral.frontend.nodes.contacts import NodeUnreachable
@@ -153,6 +153,10 @@ class BackendOperations:
         """What a request is to say of galleries, so that the node finds the backend in those of this frontend."""
         catalogue = await self._lookups.galleries.catalogue()
         return "" if catalogue is None else galleries_for(backend, node, catalogue)
+
+    async def name_for(self, backend: str, node: Node) -> str:
+        """What a request to have a process there is to call the backend."""
+        return name_for(backend, node, await self._lookups.galleries.catalogue())
 
     async def _planned(self, ask: Ask, id: OperationId) -> list[Planned]:
         ask = checked(ask)

@@ -239,6 +239,17 @@ def galleries_for(name: str, node: Node, catalogue: BackendCatalogue) -> str:
     return _told_galleries(resolved.build, catalogue) if isinstance(resolved, ResolvedBuild) else ""
 
 
+def name_for(name: str, node: Node, catalogue: BackendCatalogue | None) -> str:
+    """What to call a backend towards a node. LocalAI's workers start only what they have under exactly the name that
+    they are asked for: `gallery@name`, or a name in another letter case, is downloaded and then not found."""
+    if node.peer is not None:
+        return name
+    bare = name.strip().rpartition("@")[2]
+    resolved = None if catalogue is None else catalogue.resolve(name, traits_of(node).effective_capability)
+    entry = resolved.entry.name if isinstance(resolved, ResolvedBuild) else bare
+    return entry if entry.lower() == bare.lower() else bare  # by an alias another entry is found
+
+
 def _told_galleries(build: GalleryEntry, catalogue: BackendCatalogue) -> str:
     """JSON of the galleries that every node can read, if the build is from one of them: what we look at and what the
     node fetches is then the same. What ships with Corral each node has itself."""

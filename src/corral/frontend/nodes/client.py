@@ -24,6 +24,7 @@ from corral.base.ids import NodeId
 from corral.base.queues import Batches
 from corral.base.tasks import Poke, first_done
 from corral.base.values import PartlyPrinted
+from corral.base.words import abridged
 from corral.bus.port import Bus
 from corral.frontend.nodes.contacts import NodeContacts, NodeGone, NodePending, NodeUnreachable
 from corral.frontend.nodes.decide.node import may_not_listen_yet
@@ -63,6 +64,8 @@ _RECONNECTING_PAUSE: Final = timedelta(seconds=1)
 _SHOWN: Final = 200
 _TOKEN: Final = re.compile(r"[!-~]{0,256}")
 """What a header can carry; a node reports the tokens of its processes."""
+_LONGEST_REFUSAL: Final = 4000
+"""Refusals are stored, and waiting requests are answered with them. LocalAI's may quote twenty lines of a backend."""
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -82,7 +85,7 @@ class NodeRefused(CorralError):
     def __init__(self, message: str, *, node_id: NodeId, stopped: Sequence[str] = ()) -> None:
         self.stopped = stopped
         """The processes that had ended for it by then."""
-        super().__init__(message, node_id=node_id)
+        super().__init__(abridged(message, _LONGEST_REFUSAL), node_id=node_id)
 
 
 class NodeTooOld(CorralError):

@@ -269,6 +269,36 @@ async def test_a_load_tells_the_node_which_galleries_have_the_backend(
         assert msgspec.json.decode(request.backend_galleries) == [{"name": "far", "url": url}]
 
 
+@pytest.mark.parametrize(
+    ("is_corral", "backend", "named"),
+    [
+        (False, "cpu-mock", "cpu-mock"),
+        (False, "far@cpu-mock", "cpu-mock"),
+        (False, "CPU-Mock", "cpu-mock"),
+        (False, "far@own", "own"),
+        (False, "Own", "Own"),
+        (True, "far@cpu-mock", "far@cpu-mock"),
+    ],
+)
+async def test_a_load_names_the_backend_as_the_node_has_it(
+    database: Database,
+    clock: ManualClock,
+    bus: Bus,
+    tmp_path: Path,
+    gallery: PublishedGallery,
+    is_corral: bool,
+    backend: str,
+    named: str,
+) -> None:
+    """LocalAI's workers download what they are told with a gallery, or in another letter case, and do not find it."""
+    async with with_a_far_gallery(database, clock, bus, tmp_path, gallery) as (world, _):
+        node = await world.backends("n", is_corral=is_corral)
+        await world.write(f"name: small\nbackend: {backend}\nparameters:\n  model: small.gguf\n")
+        await world.loads.ensure("small")
+        await world.loads.tick()
+    assert {request.backend for _, request in node.requests if isinstance(request, InstallRequest)} == {named}
+
+
 async def test_a_load_names_no_gallery_for_a_backend_that_none_has(
     database: Database, clock: ManualClock, bus: Bus, tmp_path: Path, gallery: PublishedGallery
 ) -> None:

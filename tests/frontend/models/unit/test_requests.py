@@ -59,6 +59,8 @@ parameters:
   seed: 7
   ignore_eos: true
   n_keep: 12
+  language: de
+  translate: true
 n_draft: 6
 prompt_cache_all: false
 """
@@ -133,6 +135,8 @@ def test_every_word_of_the_configuration_arrives() -> None:
             n_keep=12,
             n_draft=6,
             prompt_cache_all=False,
+            language="de",
+            translate=True,
         ),
     )
 

@@ -12,7 +12,7 @@ from corral.base.errors import NoResponders
 from corral.base.ids import NodeId
 from corral.base.tasks import Poke, end_tasks, start_task
 from corral.bus.port import Bus
-from corral.frontend.nodes.client import NodeClient
+from corral.frontend.nodes.client import NodeClient, NodeRefused
 from corral.frontend.nodes.contacts import NodeContacts, NodePending, NodeUnreachable
 from corral.frontend.nodes.decide.node import LISTENS_WITHIN, Node
 from corral.frontend.nodes.decide.reports import NodeContact, contact_of
@@ -193,3 +193,10 @@ async def test_a_refused_node_is_read_again_for_each_call() -> None:
     marks.is_approved = True
 
     assert (await contacts.of(node)).is_approved
+
+
+def test_of_a_long_refusal_the_beginning_and_the_end_are_kept() -> None:
+    refused = NodeRefused("backend x did not start: " + "x" * 1_000_000 + " no memory", node_id=NodeId("a"))
+    assert refused.message.startswith("backend x did not start: ")
+    assert refused.message.endswith(" no memory")
+    assert len(refused.message) < 5000

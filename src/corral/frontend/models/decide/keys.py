@@ -184,6 +184,8 @@ DEFAULTS: Final = (
     ConfigField("n_keep", "parameters.n_keep", fields.whole),
     ConfigField("n_draft", "n_draft", fields.whole),
     ConfigField("prompt_cache_all", "prompt_cache_all", fields.switch),
+    ConfigField("language", "parameters.language", fields.text),
+    ConfigField("translate", "parameters.translate", fields.switch),
 )
 _ENGINE_DEFAULTS: Final = """
     temperature top_p top_k min_p typical_p repeat_penalty repeat_last_n frequency_penalty presence_penalty max_tokens

@@ -134,7 +134,7 @@ class ModelLoader:
         The node reports how far it is under the id of the job. `models` is its models directory, if that is known.
         """
         request = InstallRequest(
-            backend=spec.backend,
+            backend=await self._operations.name_for(spec.backend, node),
             model_id=spec.name,
             # A worker that lacks the backend fetches it, and its own galleries may not have it.
             backend_galleries=await self._operations.galleries_for(spec.backend, node),
