@@ -204,8 +204,11 @@ MODEL_ROUTES_INTRODUCTION: Final = """
 ## Models
 
 Keys of scope inference may ask. The body names the `model`; answers, and errors, have OpenAI's shape, below
-`/v1/messages` Anthropic's. What a model does not do is answered with 400 that says so, a model that is not loaded yet
-with 503, `Retry-After` and a `loading` object.
+`/v1/messages` Anthropic's, below `/api/` Ollama's. What a model does not do is answered with 400 that says so, a model
+that is not loaded yet with 503, `Retry-After` and a `loading` object.
+
+The gateway itself answers `GET /v1/models`, `GET /v1/models/NAME` and, in Ollama's form, `GET /api/tags`,
+`GET /api/ps`, `POST /api/show` and `GET /api/version`. It refuses Ollama's routes that change models.
 """
 
 MODEL_ROUTE_MEANINGS: Final = {
@@ -227,6 +230,12 @@ MODEL_ROUTE_MEANINGS: Final = {
     "/v1/responses": "OpenAI's newer form of a chat, from llama.cpp and from backends that only speak gRPC.",
     "/v1/messages": "Anthropic's form of a chat, from llama.cpp and from backends that only speak gRPC.",
     "/v1/messages/count_tokens": "How many tokens such a chat would take, where the backend tells.",
+    "/api/chat": "Ollama's form of a chat, in lines of JSON unless `stream` is false; from the same backends.",
+    "/api/generate": (
+        "An answer to a `prompt` in Ollama's form; with `raw` the text continued. No prompt: the model is loaded."
+    ),
+    "/api/embed": "Vectors of texts in Ollama's form.",
+    "/api/embeddings": "One vector, in Ollama's older form.",
     "/tokenize": "The `tokens` of `content`. LocalAI's.",
     "/detokenize": "The `content` of `tokens`. LocalAI's.",
 }

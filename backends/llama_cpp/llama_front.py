@@ -11,10 +11,13 @@ import hmac
 import json
 import logging
 import time
+from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
 from engine_process import Engine, EngineAnswer
 from llama_careful import MESSAGES, RESPONSES, Joining, Plan, cut_vectors, plan_for
+from llama_ollama import ROUTES as OLLAMA_ROUTES
+from llama_ollama import OllamaAnswer, question_for
 from llama_refusals import Body, Refused
 from llama_repairs import AnswerRepair, MessageRepair, ResponseRepair
 
@@ -25,6 +28,8 @@ _MOST_BYTES: Final = 64 * 1024 * 1024
 _REQUEST_SECONDS: Final = 30.0
 _JSON: Final = "application/json"
 _EVENTS: Final = "text/event-stream"
+_LINES: Final = "application/x-ndjson"
+"""The type of a stream that has a JSON object in every line."""
 _REASONS: Final = {200: "OK", 400: "Bad Request", 401: "Unauthorized", 413: "Content Too Large"}
 
 
@@ -78,6 +83,9 @@ class Front:
     async def _answer(self, request: "_Request", client: "_Client") -> None:
         try:
             asked = _parsed(request.body)
+            if request.path in OLLAMA_ROUTES:
+                await self._answer_ollama(request.path, asked, client)
+                return
             plan = plan_for(request.path, asked, offers_tools=self._engine.offers_tools)
             if (repair := _repair_for(request.path, asked)) is not None:
                 await self._send_repaired(plan, repair, request.path, client)
@@ -85,6 +93,40 @@ class Front:
                 await self._carry_out(plan, request.path, client)
         except Refused as refused:
             await client.whole(400, refused.document())
+
+    async def _answer_ollama(self, path: str, asked: Body, client: "_Client") -> None:
+        begun = time.monotonic_ns()
+        name = str(asked.get("model", ""))
+        answers = OllamaAnswer(
+            path=path, model=name, begun=datetime.now(UTC), elapsed=lambda: time.monotonic_ns() - begun
+        )
+        if (question := question_for(path, asked)) is None:
+            await client.whole(200, json.dumps(answers.loaded()).encode())
+            return
+        plan = plan_for(question.path, question.body, offers_tools=self._engine.offers_tools)
+        (request,) = plan.requests
+        if question.streams:
+            request = {**request, "stream_options": {"include_usage": True}}
+        async with self._engine.asked(question.path, request) as answer:
+            if answer.status != 200:
+                await client.pass_on(answer)
+            elif question.streams:
+                await self._stream_lines(answer, answers, client)
+            else:
+                whole = json.loads(await answer.whole())
+                whole = cut_vectors(whole, plan) if plan.dimensions else whole
+                await client.whole(200, json.dumps(answers.whole(whole)).encode())
+
+    async def _stream_lines(self, answer: EngineAnswer, answers: OllamaAnswer, client: "_Client") -> None:
+        async for event in answer.events():
+            if (line := answers.event(event)) is not None:
+                await client.line(line)
+            if "error" in event:
+                await client.end()
+                return
+        for line in answers.last():
+            await client.line(line)
+        await client.end()
 
     async def _carry_out(self, plan: Plan, path: str, client: "_Client") -> None:
         if plan.is_plain:
@@ -214,9 +256,12 @@ class _Client:
         name = f"event: {event['type']}\n".encode() if isinstance(event.get("type"), str) else b""
         await self.part(name + b"data: " + json.dumps(event).encode() + b"\n\n")
 
-    async def part(self, data: bytes) -> None:
+    async def line(self, line: Body) -> None:
+        await self.part(json.dumps(line).encode() + b"\n", content_type=_LINES)
+
+    async def part(self, data: bytes, *, content_type: str = _EVENTS) -> None:
         if not self.has_begun:
-            self._begin(200, _EVENTS, "Transfer-Encoding: chunked")
+            self._begin(200, content_type, "Transfer-Encoding: chunked")
         if data:
             await self._send(b"%x\r\n%b\r\n" % (len(data), data))
 

@@ -16,7 +16,16 @@ from corral.adapter.responses import EventStream, error_response, stream_events
 from corral.adapter.scratch import Scratch
 from corral.base.clock import Clock
 from corral.base.errors import CorralError
-from corral.wire.models import COUNT_TOKENS, EDITS, MESSAGES, RESPONSES
+from corral.wire.models import (
+    COUNT_TOKENS,
+    EDITS,
+    MESSAGES,
+    OLLAMA_CHAT,
+    OLLAMA_EMBED,
+    OLLAMA_EMBEDDINGS,
+    OLLAMA_GENERATE,
+    RESPONSES,
+)
 
 Translate = Callable[[Served, bytes, Clock], Awaitable[bytes | EventStream]]
 """Handles a JSON request; answers with JSON or with a stream of events."""
@@ -30,6 +39,10 @@ _ROUTES: Final[dict[str, Translate]] = {
     RESPONSES: handlers.responses,
     MESSAGES: handlers.messages,
     COUNT_TOKENS: handlers.count_tokens,
+    OLLAMA_CHAT: handlers.ollama_chat,
+    OLLAMA_GENERATE: handlers.ollama_generate,
+    OLLAMA_EMBED: handlers.ollama_embed,
+    OLLAMA_EMBEDDINGS: handlers.ollama_embeddings,
     "/v1/embeddings": handlers.embeddings,
     "/v1/rerank": handlers.rerank,
     "/v1/vad": handlers.voice_activity,

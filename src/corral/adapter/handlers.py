@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Final
 
 import msgspec
@@ -14,6 +14,7 @@ from corral.adapter.dialects import (
     anthropic,
     calls,
     localai,
+    ollama,
     openai,
     openai_responses,
     openai_responses_answers,
@@ -23,7 +24,7 @@ from corral.adapter.dialects import (
 from corral.adapter.forms import read_body, read_form
 from corral.adapter.node_files import files_of
 from corral.adapter.replicas import Served
-from corral.adapter.responses import EventStream, stream_events, stream_sound
+from corral.adapter.responses import EVENTS, LINES, EventStream, stream_events, stream_sound
 from corral.adapter.scratch import Scratch, read_parts, size_of
 from corral.base.clock import Clock
 from corral.base.errors import InvalidInput
@@ -32,13 +33,15 @@ from corral.rpc.errors import BackendError, BackendFailed
 from corral.rpc.messages import EmbeddingResult, PredictOptions, TranscriptRequest
 
 _PredictionEvents = (
-    answers.ChatEvents | answers.CompletionEvents | anthropic.MessageEvents | openai_responses_answers.ResponseEvents
+    answers.ChatEvents
+    | answers.CompletionEvents
+    | anthropic.MessageEvents
+    | ollama.OllamaLines
+    | openai_responses_answers.ResponseEvents
 )
 _MARK_WITHIN: Final = timedelta(seconds=10)
 _EMBEDDED_AT_ONCE: Final = 8
 _WAV: Final = {"Content-Type": "audio/wav"}
-
-_Events = answers.ChatEvents | answers.CompletionEvents | anthropic.MessageEvents
 
 
 async def chat(served: Served, body: bytes, clock: Clock) -> bytes | EventStream:
@@ -119,6 +122,72 @@ async def edits(served: Served, body: bytes, clock: Clock) -> bytes:
     return answers.edit_answer([await served.backend.predict(prediction) for prediction in predictions], stamp)
 
 
+async def ollama_chat(served: Served, body: bytes, clock: Clock) -> bytes | EventStream:
+    begun = clock.now()
+    asked = requests.parse(body, ollama.OllamaChat)
+    request = ollama.chat_request(asked)
+    options = await _rendered(served, request)
+    prefix = "" if requests.wants_json(request) else served.model.reply_prefix
+    stamp = _ollama_stamp(asked.model, served, clock, begun=begun, limit=options.Tokens, prefix=prefix)
+    rules = calls.call_rules(request, served.model)
+    return await _in_lines(served, options, ollama.OllamaLines(stamp, ollama.ChatForm()), rules, streams=asked.streams)
+
+
+async def ollama_generate(served: Served, body: bytes, clock: Clock) -> bytes | EventStream:
+    """An empty prompt has the model loaded, which it is by now."""
+    begun = clock.now()
+    asked = requests.parse(body, ollama.OllamaGenerate)
+    if not asked.prompt and not asked.images:
+        return ollama.loaded_answer(_ollama_stamp(asked.model, served, clock, begun=begun))
+    if asked.raw:
+        completion = ollama.raw_request(asked)
+        requests.check_completion(completion)
+        (options,) = await asyncio.to_thread(openai.completion_options, completion, served.model)
+        prefix = ""
+    else:
+        request = ollama.prompt_request(asked)
+        options = await _rendered(served, request)
+        prefix = "" if requests.wants_json(request) else served.model.reply_prefix
+    stamp = _ollama_stamp(asked.model, served, clock, begun=begun, limit=options.Tokens, prefix=prefix)
+    lines = ollama.OllamaLines(stamp, ollama.TextForm())
+    return await _in_lines(served, options, lines, calls.CallRules(), streams=asked.streams)
+
+
+async def _in_lines(
+    served: Served, options: PredictOptions, lines: ollama.OllamaLines, rules: calls.CallRules, *, streams: bool
+) -> bytes | EventStream:
+    if streams:
+        return _stream(served, [options], lines, rules, content_type=LINES)
+    return lines.whole(rules.applied(await served.backend.predict(options)))
+
+
+async def ollama_embed(served: Served, body: bytes, clock: Clock) -> bytes:
+    begun = clock.now()
+    asked = requests.parse(body, ollama.OllamaEmbed)
+    request = ollama.embedding_request(asked)
+    results = await _embedded(served, request)
+    vectors = answers.vectors(results, request.dimensions)
+    stamp = _ollama_stamp(asked.model, served, clock, begun=begun)
+    return ollama.embed_answer(vectors, stamp, tokens=sum(result.prompt_tokens for result in results))
+
+
+async def ollama_embeddings(served: Served, body: bytes, _: Clock) -> bytes:
+    request = ollama.embedding_request(requests.parse(body, ollama.OllamaEmbeddings))
+    return ollama.embeddings_answer(answers.vectors(await _embedded(served, request), None))
+
+
+def _ollama_stamp(
+    name: str | None, served: Served, clock: Clock, *, begun: datetime, limit: int = 0, prefix: str = ""
+) -> ollama.OllamaStamp:
+    return ollama.OllamaStamp(
+        model=name or served.model.name,
+        created_at=begun.isoformat().replace("+00:00", "Z"),
+        elapsed=lambda: int((clock.now() - begun).total_seconds() * 1e9),
+        limit=limit,
+        prefix=prefix,
+    )
+
+
 def _stamp(id: str, request: requests.Sampling, served: Served, clock: Clock, *, limit: int) -> answers.Stamp:
     return answers.Stamp(
         id=id,
@@ -136,12 +205,18 @@ def _seconds(clock: Clock) -> int:
 
 
 def _stream(
-    served: Served, predictions: list[PredictOptions], events: _PredictionEvents, rules: calls.CallRules
+    served: Served,
+    predictions: list[PredictOptions],
+    events: _PredictionEvents,
+    rules: calls.CallRules,
+    *,
+    content_type: str = EVENTS,
 ) -> EventStream:
     return EventStream(
         parts=_prediction(served, predictions, events, rules),
         closing=lambda: events.ending() + events.closing(),
         failed=events.failed,
+        content_type=content_type,
     )
 
 
@@ -164,10 +239,18 @@ async def _prediction(
 
 
 async def embeddings(served: Served, body: bytes, _: Clock) -> bytes:
-    """One call for each text, several of them at once; the first failure cancels the others."""
     request = requests.parse(body, requests.EmbeddingRequest)
     if request.encoding_format not in ("float", "base64", None):
         raise InvalidInput("encoding_format", "must be float or base64")
+    results = await _embedded(served, request)
+    as_base64 = request.encoding_format == "base64"
+    return answers.embedding_answer(
+        results, model=served.model.name, as_base64=as_base64, dimensions=request.dimensions
+    )
+
+
+async def _embedded(served: Served, request: requests.EmbeddingRequest) -> list[EmbeddingResult]:
+    """One call for each text, several of them at once; the first failure cancels the others."""
     if request.dimensions is not None and request.dimensions < 1:
         raise InvalidInput("dimensions", "must be at least 1")
     room = asyncio.Semaphore(_EMBEDDED_AT_ONCE)
@@ -178,18 +261,13 @@ async def embeddings(served: Served, body: bytes, _: Clock) -> bytes:
 
     texts = request.texts()
     if len(texts) == 1:
-        results = [await embed(texts[0])]
-    else:
-        try:
-            async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(embed(text), name="embed") for text in texts]
-        except ExceptionGroup as failures:
-            raise failures.exceptions[0] from failures
-        results = [task.result() for task in tasks]
-    as_base64 = request.encoding_format == "base64"
-    return answers.embedding_answer(
-        results, model=served.model.name, as_base64=as_base64, dimensions=request.dimensions
-    )
+        return [await embed(texts[0])]
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(embed(text), name="embed") for text in texts]
+    except ExceptionGroup as failures:
+        raise failures.exceptions[0] from failures
+    return [task.result() for task in tasks]
 
 
 async def rerank(served: Served, body: bytes, _: Clock) -> bytes:

@@ -45,7 +45,9 @@ _TABLE: Final[tuple[tuple[type[CorralError], int, str], ...]] = (
 )
 _TELLING: Final = (errors.RequestRefused, errors.BackendFailed)
 """Errors whose text may say what the client did wrong: backends in other languages fail where they should refuse."""
-_EVENT_HEADERS: Final = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache"}
+EVENTS: Final = "text/event-stream; charset=utf-8"
+LINES: Final = "application/x-ndjson"
+"""The type of a stream that has a JSON object in every line."""
 
 
 class EventStream(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,6 +58,7 @@ class EventStream(msgspec.Struct, frozen=True, kw_only=True):
     """Returns the last event if the stream fails in the middle."""
     closing: Callable[[], bytes] = bytes
     """Returns the last events, when all parts were sent: they share a write with the end of the answer."""
+    content_type: str = EVENTS
 
 
 def error_response(error: CorralError, *, about: str = "messages") -> web.Response:
@@ -90,7 +93,7 @@ def _failure(error: CorralError, *, about: str) -> Failure:
 async def stream_events(request: web.Request, stream: EventStream) -> web.StreamResponse:
     """Send events. A failure in the middle becomes the last event; no `[DONE]` follows."""
     async with aclosing(stream.parts) as parts:
-        response = await _begun(request, parts, _EVENT_HEADERS)
+        response = await _begun(request, parts, {"Content-Type": stream.content_type, "Cache-Control": "no-cache"})
         try:
             await _pass_on(response, parts)
             last = stream.closing()

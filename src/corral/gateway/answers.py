@@ -1,7 +1,8 @@
-"""Responses that the gateway writes itself, in the error format of OpenAI, Anthropic or LocalAI."""
+"""Responses that the gateway writes itself, in the error format of OpenAI, Anthropic, Ollama or LocalAI."""
 
 import math
 from collections.abc import Collection, Mapping
+from enum import Enum
 from http import HTTPStatus
 from typing import Final, Self
 
@@ -55,6 +56,14 @@ class Answer:
         return b"\r\n".join([*lines, added + b"\r\n"]) + (b"" if is_head else self.body)
 
 
+class ErrorShape(Enum):
+    """Whose clients read an error."""
+
+    OPENAI = "openai"
+    ANTHROPIC = "anthropic"
+    OLLAMA = "ollama"
+
+
 class GatewayRefusal(Exception):
     """The gateway does not relay this request; holds the error response for the client."""
 
@@ -79,14 +88,19 @@ class GatewayRefusal(Exception):
         self._more: dict[str, object] = {}
         self._body: object = None
 
-    def answer(self, request_id: bytes, *, in_anthropic_shape: bool = False) -> Answer:
+    def answer(self, request_id: bytes, *, shape: ErrorShape = ErrorShape.OPENAI) -> Answer:
         if self._body is not None:
             return Answer(self.status, self._body, self._headers)
         more = {"request_id": request_id.decode(), **self._more}
-        if in_anthropic_shape:
-            return Answer(self.status, anthropic_error(self.status, str(self)) | more, self._headers)
-        error = {"message": str(self), "type": self._type, "param": self._param, "code": self.code}
-        return Answer(self.status, {"error": error, **more}, self._headers)
+        match shape:
+            case ErrorShape.ANTHROPIC:
+                body = anthropic_error(self.status, str(self))
+            case ErrorShape.OLLAMA:
+                body = {"error": str(self)}
+            case ErrorShape.OPENAI:
+                error = {"message": str(self), "type": self._type, "param": self._param, "code": self.code}
+                body = {"error": error}
+        return Answer(self.status, body | more, self._headers)
 
     @classmethod
     def bad_framing(cls, reason: str) -> Self:

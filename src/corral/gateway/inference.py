@@ -7,7 +7,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, cast
 
-from corral.adapter.dialects.engine_errors import ANTHROPIC_ROUTES, anthropic_error_of, is_mendable, openai_error
+from corral.adapter.dialects.engine_errors import (
+    ANTHROPIC_ROUTES,
+    anthropic_error_of,
+    is_mendable,
+    ollama_error_of,
+    openai_error,
+)
 from corral.gateway.admit import asked_in_form, asked_in_json
 from corral.gateway.answers import Answer, GatewayRefusal
 from corral.gateway.bodies import Inflation
@@ -28,21 +34,26 @@ from corral.gateway.usage import AnswerTail
 from corral.gateway.view import UpstreamReplica
 from corral.wire.adapter import BACKEND_GONE_HEADER, MODEL_GONE_STATUS
 from corral.wire.metrics import FIRST_BYTE_BOUNDS
-from corral.wire.models import ROUTE_USES
+from corral.wire.models import OLLAMA_ROUTES, ROUTE_USES
 from corral.wire.view import EngineEntry, KeyEntry
 
 _VERSION: Final = b"/v1"
 _USES: Final = {route.encode(): use for route, use in ROUTE_USES.items()}
+OLLAMA_PATHS: Final = frozenset(route.encode() for route in OLLAMA_ROUTES)
 ROUTES: Final[Mapping[bytes, bytes]] = {
-    **{prefix + route.removeprefix(_VERSION): route for route in _USES for prefix in (_VERSION, b"")},
+    **{
+        prefix + route.removeprefix(_VERSION): route
+        for route in _USES
+        for prefix in ((b"",) if route in OLLAMA_PATHS else (_VERSION, b""))
+    },
     b"/tts": b"/v1/audio/speech",
 }
 """Public paths of inference routes, and the path that the replica is asked for."""
 ANTHROPIC_PATHS: Final = frozenset(path for path, route in ROUTES.items() if route.decode() in ANTHROPIC_ROUTES)
 _FORMS: Final = b"/v1/audio/transcriptions"
 """The route whose bodies are multipart forms."""
-_RESPONSES: Final = b"/v1/responses"
-"""The route that no engine with a port in front of it answers completely by itself."""
+_FOR_FRONTS: Final = frozenset({b"/v1/responses"}) | OLLAMA_PATHS
+"""Routes that no engine with a port in front of it answers completely by itself."""
 _NOBODY: Final[frozenset[str]] = frozenset()
 _INFLATED_AT_ONCE: Final = 256 * 1024
 """Bytes that can be inflated on the event loop: about a millisecond."""
@@ -66,7 +77,16 @@ _ASKED_IN: Final = {
     b"/v1/completions": "prompt",
 }
 """Name of the body field that holds the prompt; `input` for other routes."""
-_PROMPTED: Final = frozenset({b"/v1/chat/completions", b"/v1/messages", b"/v1/completions", b"/v1/responses"})
+_PROMPTED: Final = frozenset(
+    {
+        b"/v1/chat/completions",
+        b"/v1/messages",
+        b"/v1/completions",
+        b"/v1/responses",
+        b"/api/chat",
+        b"/api/generate",
+    }
+)
 """Routes whose engines keep what they have read of a prompt."""
 _BACKEND_GONE: Final = f"\r\n{BACKEND_GONE_HEADER}:".encode()
 _RETRY_AFTER: Final = re.compile(rb"\r\nretry-after:[ \t]*([^\r\n]*)", re.IGNORECASE)
@@ -180,10 +200,12 @@ class Inference(Exchange):
         services, only = self._services, self._key.models
         parsed = asked_in_json(self._body) if self._route != _FORMS else asked_in_form(self._head, self._body)
         name = parsed.named()
+        if self._route in OLLAMA_PATHS:
+            name = services.directory.plain_name(name)
         entry = services.directory.find_model(name) if only is None else services.directory.find_allowed(name, only)
         is_anthropic = self._route in ANTHROPIC_PATHS
         parsed.check(takes_null=not is_anthropic)
-        self._needs_care = self._route == _RESPONSES or parsed.needs_care() or (is_anthropic and parsed.has_blocks())
+        self._needs_care = self._route in _FOR_FRONTS or parsed.needs_care() or (is_anthropic and parsed.has_blocks())
         use = _USES[self._route]
         if entry.uses and use is not None and use not in entry.uses:  # refused before anything is loaded for it
             reason = f"the model {entry.name} is for {' and '.join(entry.uses)}, and not for {use}"
@@ -339,6 +361,9 @@ class Inference(Exchange):
         if self._head.path in ANTHROPIC_PATHS:
             status, body = translated or (error.head.status, error.body)
             translated = status, anthropic_error_of(status, body)
+        elif self._head.path in OLLAMA_PATHS:
+            status, body = translated or (error.head.status, error.body)
+            translated = status, ollama_error_of(body)
         if translated is None:
             self._pass_on(error.head, error.body)
             self._complete()

@@ -20,9 +20,8 @@ from corral.gateway.bodies import HeldBody, body_too_large, keyless_too_large, o
 from corral.gateway.config import Limits, TimeOuts
 from corral.gateway.exchange import Exchange, Services
 from corral.gateway.head import RequestHead, path_seen_in
-from corral.gateway.inference import ANTHROPIC_PATHS
 from corral.gateway.reader import END, PartialHead, RequestReader, head_too_large
-from corral.gateway.routes import Admission, CorsPolicy, Router
+from corral.gateway.routes import Admission, CorsPolicy, Router, error_shape
 from corral.gateway.senders import RequestSender, Senders
 from corral.gateway.upstream import Unchunker
 from corral.wire.keys import UNCHECKED, KeylessRoute
@@ -392,9 +391,10 @@ class ClientConnection(asyncio.Protocol):
         """Start the exchange. Raise `GatewayRefusal`; later refusals of the exchange arrive through `refuse`."""
         self._state = _BUSY
         self._deadline = 0.0
-        exchange = self._router.exchange(self, head, self._reader.take_body(), self._admission)
+        body = self._reader.take_body()
+        exchange = self._router.exchange(self, head, body, self._admission)
         if exchange is None:
-            self.answer(self._router.answer(head, self._admission))
+            self.answer(self._router.answer(head, body, self._admission))
             return
         self._exchange = exchange
         exchange.start()
@@ -443,7 +443,7 @@ class ClientConnection(asyncio.Protocol):
         self.closes = self.closes or refusal.closes or self._registry.is_draining
         if not self.id_line:
             self._name_request(_NO_HEAD)
-        self._write_answer(refusal.answer(self.request_id, in_anthropic_shape=self._head.path in ANTHROPIC_PATHS))
+        self._write_answer(refusal.answer(self.request_id, shape=error_shape(self._head.path)))
         if refusal.closes:
             self._linger()
         else:

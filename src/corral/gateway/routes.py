@@ -9,12 +9,13 @@ from collections.abc import Collection
 from typing import Final
 from urllib.parse import unquote_to_bytes
 
+from corral.gateway import ollama
 from corral.gateway.admit import admit_key, admit_lister, shows_session, valid_key, valid_session
-from corral.gateway.answers import Answer, GatewayRefusal
+from corral.gateway.answers import Answer, ErrorShape, GatewayRefusal
 from corral.gateway.bodies import check_encoding
 from corral.gateway.exchange import ClientSide, Exchange, Services
 from corral.gateway.head import RequestHead
-from corral.gateway.inference import ROUTES, Inference
+from corral.gateway.inference import ANTHROPIC_PATHS, OLLAMA_PATHS, ROUTES, Inference
 from corral.gateway.passing import METRICS_PATH, FromWorker, Metrics, Passing
 from corral.wire.keys import UNCHECKED, KeylessRoute, RequiredProof, find_keyless
 from corral.wire.refusals import BEARER_REQUIRED, KEY_REQUIRED, OPENAI_PATHS, SESSION_OVER
@@ -104,11 +105,11 @@ class Router:
                 raise GatewayRefusal(405, "use POST here", code="method_not_allowed", headers={"Allow": "POST"})
             if head.encoding:
                 check_encoding(head.encoding)
-        elif not _asks_for_models(head):
+        elif not _asks_for_models(head) and head.path not in ollama.OWN_PATHS:
             return self._admit_to_control(head)
         if self._is_view_too_old():
             raise GatewayRefusal.busy(503, "control has been away for longer than `max_view_age`", code="view_too_old")
-        admit = admit_key if head.method == b"POST" else admit_lister
+        admit = admit_key if head.path in ROUTES else admit_lister
         return admit(self._services.directory, head, self._services.clock)
 
     def _admit_to_control(self, head: RequestHead) -> Admission:
@@ -148,6 +149,8 @@ class Router:
                 return FromWorker(self._services, client, head, body)
         elif head.path in ROUTES:
             return Inference(self._services, client, head, body, admission)
+        if head.path in ollama.OWN_PATHS:
+            return None
         if head.method in _READING:
             if head.path in OWN_PATHS or _asks_for_models(head):
                 return None
@@ -155,9 +158,11 @@ class Router:
                 return Metrics(self._services, client, head, body)
         return Passing(self._services, client, head, body)
 
-    def answer(self, head: RequestHead, admission: Admission) -> Answer:
+    def answer(self, head: RequestHead, body: bytes, admission: Admission) -> Answer:
         """Return the gateway's own response. Raise `GatewayRefusal`."""
         only = admission.models if isinstance(admission, KeyEntry) else None
+        if head.path in ollama.OWN_PATHS:
+            return ollama.answer(self._services.directory, head, body, only=only)
         match head.path:
             case path if path in _HEALTH:
                 return Answer(200, {"status": "ok"})
@@ -195,6 +200,15 @@ class Router:
         if bound is None or directory.version is None:
             return False
         return directory.age(self._services.loop.time()) > bound.total_seconds()
+
+
+def error_shape(path: bytes) -> ErrorShape:
+    """Return the shape that clients of this path expect of errors."""
+    if path in ANTHROPIC_PATHS:
+        return ErrorShape.ANTHROPIC
+    if path in OLLAMA_PATHS or path in ollama.OWN_PATHS:
+        return ErrorShape.OLLAMA
+    return ErrorShape.OPENAI
 
 
 def _admit_node(route: KeylessRoute, head: RequestHead) -> KeylessRoute:

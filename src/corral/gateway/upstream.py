@@ -35,7 +35,8 @@ _ABOUT_HOST: Final = re.compile(
     re.IGNORECASE,
 )
 _CHUNKED: Final = re.compile(rb"\r\n(?:transfer-encoding|trailer):[^\r\n]*", re.IGNORECASE)
-_EVENTS: Final = b"\r\ncontent-type: text/event-stream"
+_EVENTS: Final = (b"\r\ncontent-type: text/event-stream", b"\r\ncontent-type: application/x-ndjson")
+"""Types of answers that come piece by piece. The second one is Ollama's."""
 _UNBUFFERED: Final = b"x-accel-buffering:"
 """nginx buffers a response unless this header says no; other proxies pass events on by default."""
 _CLOSE: Final = b"Connection: close\r\n"
@@ -148,7 +149,7 @@ class AnswerHead:
             or b"\nnel:" in lower
         )
         """Whether it may have headers that speak of the host that answers: browsers take them for this gateway's."""
-        self.is_events = _EVENTS in lower
+        self.is_events = any(kind in lower for kind in _EVENTS)
         if self.is_events and _UNBUFFERED not in lower:
             self._lines += b"X-Accel-Buffering: no\r\n"
 

@@ -38,6 +38,9 @@ _CACHED: Final = (_number(rb"cache_read_input_tokens"), _number(rb"cache_creatio
 _PROMPT_N: Final = _number(rb"prompt_n")
 _CACHE_N: Final = _number(rb"cache_n")
 _PREDICTED_N: Final = _number(rb"predicted_n")
+_PROMPT_EVAL: Final = b'"prompt_eval_count"'
+_PROMPT_EVAL_COUNT: Final = re.compile(rb'(?<!\\)"prompt_eval_count"\s*:\s*(\d{1,12})\s?[,}]')
+_EVAL_COUNT: Final = _number(rb"eval_count")
 
 
 class Usage(msgspec.Struct, frozen=True, gc=False):
@@ -74,10 +77,10 @@ class AnswerTail:
 
 
 def read_usage(tail: bytes, *, first: bytes = b"") -> Usage | None:
-    """Return OpenAI's or Anthropic's `usage`, or llama.cpp's `timings`; None when neither is complete."""
+    """Return OpenAI's or Anthropic's `usage`, llama.cpp's `timings`, or Ollama's counts; None when none is complete."""
     usage = _last(_USAGE, tail) or _leading(first)
     reported = (_openai_usage(usage) or _input_and_output(usage, first)) if usage else None
-    return reported or _llama_timings(_last(_TIMINGS, tail))
+    return reported or _llama_timings(_last(_TIMINGS, tail)) or _ollama_counts(tail)
 
 
 def _leading(first: bytes) -> bytes:
@@ -122,6 +125,16 @@ def _llama_timings(timings: bytes) -> Usage | None:
         return None
     cached = _CACHE_N.search(timings)
     return Usage(int(prompt[1]) + (int(cached[1]) if cached is not None else 0), int(completion[1]))
+
+
+def _ollama_counts(tail: bytes) -> Usage | None:
+    """Read the counts that end an answer in Ollama's form; embeddings have only those of the prompt."""
+    at = tail.rfind(_PROMPT_EVAL)
+    prompt = _PROMPT_EVAL_COUNT.match(tail, at) if at >= 0 else None
+    if prompt is None:
+        return None
+    completion = _EVAL_COUNT.search(tail, at)
+    return Usage(int(prompt[1]), 0 if completion is None else int(completion[1]))
 
 
 def _last(name: bytes, tail: bytes) -> bytes:

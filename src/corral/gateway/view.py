@@ -40,6 +40,7 @@ _COMPARED: Final = 40
 _REMEMBERED: Final = 256
 """Misspelled names whose suggestions are cached: programs repeat their mistakes."""
 _UNKNOWN_CONTROL: Final = ControlState()
+_LATEST: Final = ":latest"
 _ASSUMED: Final = frozenset(map(str.encode, ASSUMED_ROUTES))
 
 
@@ -263,6 +264,11 @@ class Directory:
             text = f"the model {short!r} does not exist; {hint}"
             raise GatewayRefusal(404, text, code="model_not_found", param="model")
         return entry
+
+    def plain_name(self, name: str) -> str:
+        """Return the name without the tag `:latest`, which Ollama's clients add to names that have no tag."""
+        is_known = self._view is not None and name in self._view.models
+        return name if is_known else name.removesuffix(_LATEST)
 
     def find_allowed(self, name: str, only: frozenset[str]) -> ModelEntry:
         """Return the model for a key that is limited to these names. Raise `GatewayRefusal`, which tells nothing about

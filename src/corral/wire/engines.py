@@ -6,12 +6,13 @@ from typing import Final
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from corral.wire.models import COUNT_TOKENS, EDITS, MESSAGES, RESPONSES, ROUTE_USES, ModelUse
+from corral.wire.models import COUNT_TOKENS, EDITS, MESSAGES, OLLAMA_ROUTES, RESPONSES, ROUTE_USES, ModelUse
 
 ENGINE_USES: Final[Mapping[str, frozenset[str]]] = {
     **{
         use.value: frozenset(route for route, own in ROUTE_USES.items() if own is use)
         - {EDITS, RESPONSES, MESSAGES, COUNT_TOKENS}
+        - OLLAMA_ROUTES
         for use in ModelUse
     },
     "responses": frozenset({RESPONSES}),

@@ -27,6 +27,12 @@ EDITS: Final = "/v1/edits"
 MESSAGES: Final = "/v1/messages"
 COUNT_TOKENS: Final = "/v1/messages/count_tokens"
 RESPONSES: Final = "/v1/responses"
+OLLAMA_CHAT: Final = "/api/chat"
+OLLAMA_GENERATE: Final = "/api/generate"
+OLLAMA_EMBED: Final = "/api/embed"
+OLLAMA_EMBEDDINGS: Final = "/api/embeddings"
+OLLAMA_ROUTES: Final = frozenset({OLLAMA_CHAT, OLLAMA_GENERATE, OLLAMA_EMBED, OLLAMA_EMBEDDINGS})
+"""Routes of inference in Ollama's form."""
 ROUTE_USES: Final[Mapping[str, ModelUse | None]] = {
     "/v1/chat/completions": _U.CHAT,
     "/v1/completions": _U.COMPLETION,
@@ -41,11 +47,15 @@ ROUTE_USES: Final[Mapping[str, ModelUse | None]] = {
     RESPONSES: _U.CHAT,
     MESSAGES: _U.CHAT,
     COUNT_TOKENS: _U.CHAT,
+    OLLAMA_CHAT: _U.CHAT,
+    OLLAMA_GENERATE: _U.CHAT,
+    OLLAMA_EMBED: _U.EMBEDDINGS,
+    OLLAMA_EMBEDDINGS: _U.EMBEDDINGS,
 }
 """All routes of inference as replicas know them, and which use of a model each asks for; None suits any model."""
 ADAPTED_ROUTES: Final = frozenset(ROUTE_USES)
 """What adapters answer for backends that only speak gRPC."""
-ASSUMED_ROUTES: Final = ADAPTED_ROUTES - {EDITS, RESPONSES, MESSAGES, COUNT_TOKENS}
+ASSUMED_ROUTES: Final = ADAPTED_ROUTES - {EDITS, RESPONSES, MESSAGES, COUNT_TOKENS} - OLLAMA_ROUTES
 """Assumed of replicas that do not say what they answer: workers and backends that are older than the question."""
 
 

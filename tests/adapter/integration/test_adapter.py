@@ -448,3 +448,49 @@ async def test_the_adapter_ends_with_its_parents_descriptor_and_at_sigterm(serve
         await served.adapter.link.serve(replica)
     with pytest.raises(aiohttp.ClientConnectorError):
         await served.ask(CHAT, HELLO)
+
+
+def lines_of(text: str) -> list[Any]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+async def test_ollamas_chats_are_answered_line_by_line(served: Any) -> None:
+    async with served.post("/api/chat", HELLO | {"options": {"num_predict": 3}}) as answer:
+        assert answer.headers["Content-Type"] == "application/x-ndjson"
+        *lines, end = lines_of(await answer.text())
+    assert [line["message"]["content"] for line in lines] == ["hello", " brave", " new"]
+    assert (end["done"], end["done_reason"], end["prompt_eval_count"], end["eval_count"]) == (True, "length", 4, 3)
+    status, whole = await served.ask("/api/chat", HELLO | {"stream": False})
+    assert (status, whole["model"], whole["done"]) == (200, "echo-model", True)
+    assert whole["message"] == {"role": "assistant", "content": "hello brave new world"}
+    assert (await served.ask("/api/chat", HELLO | {"format": "xml"}))[0] == 400
+
+
+async def test_ollamas_texts_are_answered(served: Any) -> None:
+    asked = {"model": "echo-model", "prompt": "hello brave", "stream": False}
+    for more in ({}, {"raw": True}):
+        assert (await served.ask("/api/generate", asked | more))[1]["response"] == "hello brave"
+    async with served.post("/api/generate", asked | {"stream": True}) as answer:
+        assert [line["response"] for line in lines_of(await answer.text())] == ["hello", " brave", ""]
+    assert (await served.ask("/api/generate", {"model": "echo-model"}))[1]["done_reason"] == "load"
+
+
+async def test_a_failure_in_ollamas_lines_is_the_last_one(served: Any) -> None:
+    await served.load("error_after:2")
+    async with served.post("/api/chat", HELLO) as answer:
+        assert answer.status == 200
+        *_, last = lines_of(await answer.text())
+    assert list(last) == ["error"]
+    assert "error_after" in last["error"]
+
+
+async def test_vectors_are_given_as_ollama_does(served: Any) -> None:
+    _, one = await served.ask("/v1/embeddings", ASKED)
+    vector = one["data"][0]["embedding"]
+    text = ASKED["input"]
+    _, many = await served.ask("/api/embed", {"model": "echo-model", "input": [text, text]})
+    assert (many["embeddings"], many["model"]) == ([vector, vector], "echo-model")
+    _, cut = await served.ask("/api/embed", ASKED | {"dimensions": 2})
+    assert len(cut["embeddings"][0]) == 2
+    assert (await served.ask("/api/embeddings", {"prompt": text}))[1] == {"embedding": vector}
+    assert (await served.ask("/api/embed", {"input": []}))[0] == 400

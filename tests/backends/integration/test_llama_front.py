@@ -200,3 +200,34 @@ async def test_a_port_that_another_program_took_before_the_load_ends_the_process
                 await backend.client.load(ModelOptions(Model="smol", ModelFile=str(chat_model_file)), timeout=SOON)
             async with asyncio.timeout(SOON.total_seconds()):
                 assert await backend.process.wait() == 0
+
+
+async def test_ollamas_requests_are_answered_in_its_form(chat_model_file: Path) -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"]}
+    asked = {"model": "smol:latest", "messages": ASKED["messages"], "options": {"num_predict": 4, "temperature": 0}}
+    async with loaded(chat_model_file) as backend:
+        known = await ask(backend, CHAT, ASKED | {"max_tokens": 4})
+        whole = await ask(backend, "/api/chat", asked | {"stream": False})
+        assert whole["message"] == {"role": "assistant", "content": known["choices"][0]["message"]["content"]}
+        assert (whole["model"], whole["done_reason"], whole["eval_count"]) == ("smol:latest", "length", 4)
+        status, text = await post(backend, "/api/chat", asked)
+        *lines, end = [json.loads(line) for line in text.splitlines()]
+        assert (status, "".join(line["message"]["content"] for line in lines)) == (200, whole["message"]["content"])
+        assert (end["done"], end["prompt_eval_count"]) == (True, known["usage"]["prompt_tokens"])
+        formed = await ask(backend, "/api/chat", {**asked, "stream": False, "format": schema, "options": {}})
+        assert isinstance(json.loads(formed["message"]["content"])["a"], bool)
+        raw = {"prompt": "One two three", "raw": True, "stream": False, "options": {"num_predict": 2}}
+        assert (await ask(backend, "/api/generate", raw))["eval_count"] == 2
+        assert (await ask(backend, "/api/generate", {}))["done_reason"] == "load"
+        for more, param in (({"tools": TOOLS}, "tools"), ({"options": {"num_predict": 0}}, "options.num_predict")):
+            status, text = await post(backend, "/api/chat", asked | more)
+            assert (status, json.loads(text)["error"]["param"]) == (400, param)
+        too_long = {"messages": [{"role": "user", "content": "word " * 2000}]}
+        assert (await post(backend, "/api/chat", asked | too_long))[0] == 400
+    async with loaded(chat_model_file, Embeddings=True) as backend:
+        one = (await ask(backend, "/v1/embeddings", {"input": "a cat"}))["data"][0]["embedding"]
+        many = await ask(backend, "/api/embed", {"input": ["a cat", "a dog"]})
+        assert many["embeddings"][0] == pytest.approx(one, abs=1e-3)
+        assert (len(many["embeddings"]), many["prompt_eval_count"] > 0) == (2, True)
+        assert len((await ask(backend, "/api/embed", {"input": "a cat", "dimensions": 4}))["embeddings"][0]) == 4
+        assert (await ask(backend, "/api/embeddings", {"prompt": "a cat"}))["embedding"] == pytest.approx(one, abs=1e-3)

@@ -24,6 +24,9 @@ LLAMA = b'data: {"choices":[],"timings":{"cache_n":2,"prompt_n":3,"prompt_ms":1.
         (b'"usage":{"prompt_tokens":12,"completion_tokens":3', None),
         (b'{"content":"\\"usage\\":{\\"prompt_tokens\\":1,\\"completion_tokens\\":2}"}', None),
         (b'"usage":{}', None),
+        (b'{"done":true,"prompt_eval_count":5,"eval_count":7}\n', Usage(5, 7)),
+        (b'{"embeddings": [], "prompt_eval_count": 5}', Usage(5, 0)),
+        (b'{"response":"\\"prompt_eval_count\\":1,\\"eval_count\\":2}"}', None),
         (b"", None),
     ],
 )

@@ -271,6 +271,11 @@ def embedding_answer(
     return _encode(answer)
 
 
+def vectors(results: Sequence[EmbeddingResult], dimensions: int | None) -> list[list[float]]:
+    """Return one vector for each result, as `embedding_answer` does."""
+    return [_vector(result, dimensions).tolist() for result in results]
+
+
 def _vector(result: EmbeddingResult, dimensions: int | None) -> "array[float]":
     """Return the vector, cut to `dimensions` numbers and normalised again if requested."""
     numbers = _text_vector(result)
@@ -317,6 +322,15 @@ def joined(reply: Reply) -> dict[str, Any]:
         message["tool_calls"] = [calls[index] for index in sorted(calls)]
         message["content"] = message["content"] or None
     return message
+
+
+def parsed_arguments(arguments: str) -> dict[str, Any]:
+    """Return the arguments of a call. Models may write anything: what is no object is given under `arguments`."""
+    try:
+        value = msgspec.json.decode(arguments) if arguments else {}
+    except UNREADABLE_JSON:
+        value = arguments
+    return value if isinstance(value, dict) else {"arguments": value}
 
 
 def _sum(all_counts: Sequence[Counts], *, n: int) -> Counts:

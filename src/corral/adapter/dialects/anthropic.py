@@ -10,12 +10,11 @@ from typing import Any, Final
 
 import msgspec
 
-from corral.adapter.dialects.answers import Counts, Failure, Stamp, finish_reason, joined
+from corral.adapter.dialects.answers import Counts, Failure, Stamp, finish_reason, joined, parsed_arguments
 from corral.adapter.dialects.engine_errors import anthropic_error
 from corral.adapter.dialects.requests import ChatMessage, ChatRequest, MediaUrl, MessagePart
 from corral.base.errors import InvalidInput
 from corral.base.ids import new_answer_id
-from corral.base.unreadable_json import UNREADABLE_JSON
 from corral.rpc.messages import Message, PredictOptions, Reply, ToolCallDelta
 
 _ROLES: Final = ("user", "assistant")
@@ -259,7 +258,9 @@ def message_answer(reply: Reply, stamp: Stamp) -> bytes:
         blocks.append({"type": "thinking", "thinking": thoughts, "signature": ""})
     if text or stamp.prefix or not calls:
         blocks.append({"type": "text", "text": stamp.prefix + (text or "")})
-    blocks += [_use(call["id"], call["function"]["name"], _input(call["function"]["arguments"])) for call in calls]
+    blocks += [
+        _use(call["id"], call["function"]["name"], parsed_arguments(call["function"]["arguments"])) for call in calls
+    ]
     reason = _REASONS[finish_reason(reply.tokens, stamp.limit, called=bool(calls))]
     usage = {"input_tokens": reply.prompt_tokens, "output_tokens": reply.tokens}
     return msgspec.json.encode(_message(stamp, blocks, reason, usage))
@@ -272,15 +273,6 @@ def _message(stamp: Stamp, blocks: list[dict[str, Any]], reason: str | None, usa
 
 def _use(id: str, name: str, given: dict[str, Any]) -> dict[str, Any]:
     return {"type": "tool_use", "id": id or new_answer_id("toolu"), "name": name, "input": given}
-
-
-def _input(arguments: str) -> dict[str, Any]:
-    """Return the arguments of a call. Models may write anything: what is no object is given under `arguments`."""
-    try:
-        value = msgspec.json.decode(arguments) if arguments else {}
-    except UNREADABLE_JSON:
-        value = arguments
-    return value if isinstance(value, dict) else {"arguments": value}
 
 
 class MessageEvents:

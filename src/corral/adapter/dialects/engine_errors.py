@@ -152,10 +152,18 @@ def anthropic_error(status: int, message: str) -> dict[str, object]:
     return {"type": "error", "error": {"type": type, "message": message}}
 
 
+def ollama_error_of(body: bytes) -> bytes:
+    """Convert an error body in OpenAI's format, or plain text, to Ollama's format."""
+    return msgspec.json.encode({"error": _message_of(body)})
+
+
 def anthropic_error_of(status: int, body: bytes) -> bytes:
     """Convert an error body in OpenAI's format, or plain text, to Anthropic's format."""
+    return msgspec.json.encode(anthropic_error(status, _message_of(body)))
+
+
+def _message_of(body: bytes) -> str:
     try:
-        message = msgspec.json.decode(body, type=_OpenAiError).error.message
+        return msgspec.json.decode(body, type=_OpenAiError).error.message
     except UNREADABLE_JSON:
-        message = body.decode(errors="replace")
-    return msgspec.json.encode(anthropic_error(status, message))
+        return body.decode(errors="replace")
