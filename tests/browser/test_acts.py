@@ -143,6 +143,21 @@ def test_drift_appears_and_is_mended(visit: Visits, workshop: Workshop) -> None:
     assert folder.is_dir()
 
 
+def test_the_search_leads_to_the_dialog_of_an_act(visit: Visits, workshop: Workshop) -> None:
+    page = visit(workshop.url, key=workshop.key, path="/ui/fleet").page
+    expect(page.get_by_role("main").get_by_text("w2").first).to_be_visible()
+    page.keyboard.press("/")
+    page.get_by_role("searchbox", name="Search").fill("drain w2")
+    page.get_by_role("option", name="Drain w2").click()
+
+    dialog = page.get_by_role("dialog", name="Drain w2")
+    expect(dialog.get_by_role("button", name="Drain w2")).to_be_visible()
+    dialog.get_by_role("button", name="Close").first.click()
+
+    expect(dialog).to_have_count(0)
+    expect(page).to_have_url(re.compile(r"/ui/nodes/[^?]+$"))
+
+
 def press_until(page: Page, key: str, name: str) -> None:
     """Press a key until the focus is on the button of this name, as somebody does who hears where it is."""
     for _ in range(MOST_KEYS):

@@ -53,9 +53,12 @@ def give_first_model(models: Path, source: Path | None) -> bool:
         write_private(file, configuration().encode())
         write_private(marker, b"")
     except (OSError, PathNotUsable) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
         log.warning(
-            "the fleet starts without a model, because the first one could not be had: %s",
-            error,
+            "the fleet starts without a model: %s cannot be copied to %s (%s); the next start tries again",
+            source,
+            models,
+            reason,
             extra={"event": "up.no_first_model"},
         )
         return False

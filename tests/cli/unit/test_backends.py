@@ -1,8 +1,10 @@
 """`corral backends`: what is listed, what is asked for, and what is refused before any call."""
 
+import sys
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import click
 import msgspec
 import pytest
 
@@ -370,6 +372,44 @@ def test_a_delete_is_an_operation_too(connected: Any, frontend: Any, make_operat
     outcome = connected("backends", "delete", "echo")
     assert (outcome.code, outcome.out.splitlines()[-1], outcome.err) == (0, "echo: deleted on w1.", "")
     assert frontend.calls[1].body["verb"] == "delete"
+
+
+@pytest.mark.parametrize(
+    ("flags", "ends", "agrees", "is_asked", "code"),
+    [
+        ([], True, True, True, 0),
+        ([], True, False, True, 1),
+        ([], False, False, False, 0),
+        (["--yes"], True, False, False, 0),
+    ],
+)
+def test_a_delete_asks_on_a_terminal_where_replicas_end(
+    connected: Any,
+    frontend: Any,
+    make_operation: Any,
+    make_target: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    flags: list[str],
+    ends: bool,
+    agrees: bool,
+    is_asked: bool,
+    code: int,
+) -> None:
+    ending = EndingReplicaView(node_id="1", node="w1", model="small", in_flight=2)
+    item = PlannedView(node_id="1", node_name="w1", node_status="healthy", backend="echo", download_bytes=0)
+    frontend.tell("GET /api/v1/backends", INSTALLED)
+    plan = Plan(items=[item], counts=PlanCounts(fits=1), replicas_end=[ending] if ends else [])
+    frontend.tell("POST /api/v1/operations/plan", plan)
+    frontend.tell(START, make_operation(make_target("w1", "success", ABSENT), verb="delete"), 202)
+    questions: list[str] = []
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
+    monkeypatch.setattr(click, "confirm", lambda question, **_: questions.append(question) or agrees)
+
+    outcome = connected("backends", "delete", "echo", *flags)
+
+    assert (outcome.code, questions) == (code, ["Delete echo?"] if is_asked else [])
+    assert ("Ends: small on w1, 2 requests under way." in outcome.err) is is_asked
+    assert any(call.path == "/api/v1/operations" for call in frontend.calls) is (code == 0)
 
 
 @pytest.mark.parametrize(

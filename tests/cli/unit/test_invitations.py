@@ -54,6 +54,7 @@ def test_invite_prints_two_things_to_paste(
         f"  {CODE}",
     ]
     assert "3 machines" in err
+    assert "python3 tools/bootstrap.py setup" in err
     [call] = frontend.calls
     assert isinstance(call, Call)
     assert call.body == {"uses": 3, "labels": {"rack": "7"}}

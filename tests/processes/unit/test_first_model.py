@@ -94,5 +94,5 @@ def test_a_full_disk_keeps_no_part_of_it(
     monkeypatch.setattr(os, "link", other_disk)
     monkeypatch.setattr(shutil, "copyfile", full_disk)
     assert not give_first_model(models, weights)
-    assert "No space left on device" in caplog.text
+    assert f"{weights} cannot be copied to {models} (No space left on device)" in caplog.text
     assert list(models.iterdir()) == []

@@ -10,6 +10,7 @@ import { Dialog } from "../parts/dialog";
 import { Select, TextField } from "../parts/fields";
 import { FieldRow, FormDialog, useSubmission } from "../parts/form-dialog";
 import { Notice } from "../parts/states";
+import { Moment } from "../parts/time";
 import { useMay } from "../shell/session";
 import { stateWord } from "../words.gen";
 import styles from "./access.module.css";
@@ -110,8 +111,8 @@ function MadeKey({ made, onClose }: { made: CreatedKey; onClose: () => void }) {
       <Notice tone="yellow">This is shown once: only its hash is stored.</Notice>
       <CodeBlock label="Key" text={made.key} canWrap />
       <p className={styles.quiet}>
-        It opens {scopesText(made)}, and is valid{" "}
-        {made.expires_at === null ? "until it is revoked" : `until ${made.expires_at}`}. With the key in the variable
+        It opens {scopesText(made)}, and is valid until{" "}
+        {made.expires_at === null ? "it is revoked" : <Moment at={made.expires_at} />}. With the key in the variable
         KEY:
       </p>
       <CodeBlock label="Example" text={example} canWrap />

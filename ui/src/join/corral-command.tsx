@@ -4,7 +4,7 @@ import { useState } from "react";
 
 import { answer, api, type Schema } from "../api/client";
 import { Button } from "../parts/button";
-import { CodeBlock, CopyText, copyText } from "../parts/code-block";
+import { CodeBlock, CopyText, copyText, WholeWords } from "../parts/code-block";
 import { Checkbox, TextField } from "../parts/fields";
 import { useSubmission } from "../parts/form-dialog";
 import { Section } from "../parts/page";
@@ -45,7 +45,11 @@ export function CorralCommand({ joining, made, onMade }: CorralCommandProps) {
           hint="The machine calls this address; frontends call its ports in turn."
           isMono
         />
-        {problem !== "" && <Notice tone="yellow">{problem}</Notice>}
+        {problem !== "" && (
+          <Notice tone="yellow">
+            <WholeWords text={problem} />
+          </Notice>
+        )}
         {nats !== "" && <Notice tone="yellow">{nats}</Notice>}
         {made === null ? (
           <>

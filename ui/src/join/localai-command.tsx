@@ -3,7 +3,7 @@
 import { useState } from "react";
 
 import type { Schema } from "../api/client";
-import { CodeBlock } from "../parts/code-block";
+import { CodeBlock, WholeWords } from "../parts/code-block";
 import { TextField } from "../parts/fields";
 import { Section } from "../parts/page";
 import { Notice } from "../parts/states";
@@ -43,7 +43,11 @@ export function LocalAiCommand({ joining, machine }: { joining: Schema<"JoiningV
           error={urlProblem(url)}
           isMono
         />
-        {problem !== "" && <Notice tone="yellow">{problem}</Notice>}
+        {problem !== "" && (
+          <Notice tone="yellow">
+            <WholeWords text={problem} />
+          </Notice>
+        )}
         {nats !== "" && <Notice tone="yellow">{nats.replace("CORRAL_NATS_URL", "LOCALAI_NATS_URL")}</Notice>}
         <CodeBlock label="Start command" text={text} canWrap />
         <p className={styles.hint}>

@@ -201,7 +201,9 @@ function columnsOf(open: (id: string) => void, mayAct: boolean): readonly Column
       from: "tablet",
       cell: (entry) =>
         entry.is_installed ? (
-          <PageLink href={modelPath(entry.name)}>Open</PageLink>
+          <PageLink href={modelPath(entry.name)} className={styles.near}>
+            Open
+          </PageLink>
         ) : (
           mayAct && (
             <button type="button" className={styles.near} onClick={() => open(entry.id)}>

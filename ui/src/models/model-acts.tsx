@@ -1,11 +1,11 @@
 /** What can be done with a model. Whatever ends something shows its plan first. */
 
 import { useMutation } from "@tanstack/react-query";
-import { useState } from "react";
 
 import { answer, api } from "../api/client";
 import { Button } from "../parts/button";
 import { Dialog } from "../parts/dialog";
+import { useOpenAct } from "../parts/filters";
 import { ActMenu, type MenuAct } from "../parts/menu";
 import { Failure } from "../parts/states";
 import { useMay } from "../shell/session";
@@ -18,19 +18,21 @@ import { RemoveDialog } from "./remove-dialog";
 import { ScaleDialog } from "./scale-dialog";
 import { UnloadDialog } from "./unload-dialog";
 
-type Act = "load" | "scale" | "pin" | "unload" | "disable" | "remove";
+const ACTS = ["load", "scale", "pin", "unload", "disable", "remove"] as const;
+type Act = (typeof ACTS)[number];
 
 export function ModelActs({ model, live }: { model: Model; live: LiveModel }) {
-  const [act, setAct] = useState<Act | null>(null);
+  const { act, open, close } = useOpenAct(ACTS);
   const [mayAct, mayScale] = [useMay("models.act"), useMay("scheduling.act")];
   const state = useModelState(model.name);
   const isOwn = model.state !== "elsewhere" && model.state !== "unusable";
-  const close = () => setAct(null);
   const canLoad = mayAct && isOwn && !model.is_disabled;
+  const mayOpen = isOwn && (act === "scale" || act === "pin" ? mayScale : mayAct);
+  const opened = mayOpen ? act : null;
   return (
     <>
-      {canLoad && live.state !== "loaded" && <Button onPress={() => setAct("load")}>Load</Button>}
-      {mayScale && isOwn && <Button onPress={() => setAct("scale")}>Scale</Button>}
+      {canLoad && live.state !== "loaded" && <Button onPress={() => open("load")}>Load</Button>}
+      {mayScale && isOwn && <Button onPress={() => open("scale")}>Scale</Button>}
       <ActMenu
         label="More acts"
         acts={menuActs({
@@ -38,16 +40,11 @@ export function ModelActs({ model, live }: { model: Model; live: LiveModel }) {
           live,
           mayAct: mayAct && isOwn,
           mayScale: mayScale && isOwn,
-          setAct,
+          open,
           set: state.mutate,
         })}
       />
-      {act === "load" && <LoadDialog model={model} onClose={close} />}
-      {act === "scale" && <ScaleDialog model={model} onClose={close} />}
-      {act === "pin" && <PinDialog model={model} onClose={close} />}
-      {act === "unload" && <UnloadDialog model={model} live={live} onClose={close} />}
-      {act === "disable" && <DisableDialog model={model} onClose={close} />}
-      {act === "remove" && <RemoveDialog model={model} onClose={close} />}
+      {opened !== null && <Opened act={opened} model={model} live={live} close={close} />}
       {state.error !== null && (
         <Dialog title="That was refused" onClose={state.reset}>
           <Failure error={state.error} />
@@ -55,6 +52,30 @@ export function ModelActs({ model, live }: { model: Model; live: LiveModel }) {
       )}
     </>
   );
+}
+
+interface OpenedProps {
+  readonly act: Act;
+  readonly model: Model;
+  readonly live: LiveModel;
+  readonly close: () => void;
+}
+
+function Opened({ act, model, live, close }: OpenedProps) {
+  switch (act) {
+    case "load":
+      return <LoadDialog model={model} onClose={close} />;
+    case "scale":
+      return <ScaleDialog model={model} onClose={close} />;
+    case "pin":
+      return <PinDialog model={model} onClose={close} />;
+    case "unload":
+      return <UnloadDialog model={model} live={live} onClose={close} />;
+    case "disable":
+      return <DisableDialog model={model} onClose={close} />;
+    case "remove":
+      return <RemoveDialog model={model} onClose={close} />;
+  }
 }
 
 interface StateWish {
@@ -81,16 +102,16 @@ interface MenuProps {
   readonly live: LiveModel;
   readonly mayAct: boolean;
   readonly mayScale: boolean;
-  readonly setAct: (act: Act) => void;
+  readonly open: (act: Act) => void;
   readonly set: (wish: StateWish) => void;
 }
 
-function menuActs({ model, live, mayAct, mayScale, setAct, set }: MenuProps): MenuAct[] {
+function menuActs({ model, live, mayAct, mayScale, open, set }: MenuProps): MenuAct[] {
   const entry = (id: Act, label: string, isDangerous = false): MenuAct => ({
     id,
     label,
     isDangerous,
-    onAct: () => setAct(id),
+    onAct: () => open(id),
   });
   const acts: (MenuAct | false)[] = [
     mayAct && !model.is_disabled && live.state === "loaded" && entry("load", "Load one more…"),

@@ -3,6 +3,7 @@
 import { useCallback, useMemo, useState } from "react";
 
 import { answer, api, type Schema } from "../api/client";
+import { ApiError } from "../api/errors";
 import { LinkButton } from "../parts/button";
 import { TextField } from "../parts/fields";
 import { bytes } from "../parts/format";
@@ -65,8 +66,18 @@ export function PullDialog({ reference: given = "", build: chosen = "", onClose 
       act={act}
       command={() => pullCommand(wish)}
       live={(operation) => <PullProgress operation={operation} model={pulled} done={<Next name={pulled} />} />}
+      advice={adviceOn}
       onClose={onClose}
     />
+  );
+}
+
+/** The browser may reach a hub that the frontend, which fetches models, does not. */
+function adviceOn(error: unknown): string | undefined {
+  if (!(error instanceof ApiError) || error.code !== "hub_unavailable") return undefined;
+  return (
+    "The frontend fetches models: let its machine reach that host, or name a mirror in its settings " +
+    "(hubs.hf_url, hubs.ollama_url, hubs.oci_url)."
   );
 }
 

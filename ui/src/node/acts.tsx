@@ -6,30 +6,28 @@ import { answer, api } from "../api/client";
 import { sentenceOf } from "../api/errors";
 import type { NodeRow } from "../live/topics";
 import { Button } from "../parts/button";
+import { useOpenAct } from "../parts/filters";
 import { Notice } from "../parts/states";
 import { useMay } from "../shell/session";
 import { DrainDialog } from "./drain-dialog";
 import { RemoveDialog } from "./remove-dialog";
 
-type Opened = "none" | "drain" | "remove";
+const ACTS = ["drain", "remove"] as const;
 
 export function NodeActs({ node }: { node: NodeRow }) {
-  const [opened, setOpened] = useState<Opened>("none");
+  const { act, open, close } = useOpenAct(ACTS);
   const mayAct = useMay("nodes.act");
   const mayAdmit = useMay("nodes.admit");
-  const close = () => setOpened("none");
   return (
     <>
       {mayAct && node.status === "draining" && <Resume node={node} />}
       {mayAct && node.status !== "draining" && node.status !== "pending" && (
-        <Button onPress={() => setOpened("drain")}>Drain</Button>
+        <Button onPress={() => open("drain")}>Drain</Button>
       )}
-      {mayAct && node.status === "draining" && <Button onPress={() => setOpened("drain")}>Force the drain</Button>}
-      {mayAdmit && (
-        <Button onPress={() => setOpened("remove")}>{node.status === "pending" ? "Turn away" : "Remove"}</Button>
-      )}
-      {opened === "drain" && <DrainDialog node={node} onClose={close} />}
-      {opened === "remove" && <RemoveDialog node={node} onClose={close} />}
+      {mayAct && node.status === "draining" && <Button onPress={() => open("drain")}>Force the drain</Button>}
+      {mayAdmit && <Button onPress={() => open("remove")}>{node.status === "pending" ? "Turn away" : "Remove"}</Button>}
+      {mayAct && act === "drain" && node.status !== "pending" && <DrainDialog node={node} onClose={close} />}
+      {mayAdmit && act === "remove" && <RemoveDialog node={node} onClose={close} />}
     </>
   );
 }

@@ -23,10 +23,28 @@ export function CodeBlock({
       {/* biome-ignore lint/a11y/useSemanticElements: preformatted text that scrolls */}
       {/* biome-ignore lint/a11y/noNoninteractiveTabindex: a region that scrolls must be reachable by keyboard */}
       <pre className={classes(styles.pre, canWrap && styles.wrap)} tabIndex={0} role="region" aria-label={label}>
-        {text}
+        {canWrap ? <WholeWords text={text} /> : text}
       </pre>
       <CopyButton text={text} label={`Copy ${label.toLowerCase()}`} />
     </div>
+  );
+}
+
+/** Words that stay whole where a line has room for them: browsers also break a line behind the dashes of a flag. */
+export function WholeWords({ text }: { text: string }) {
+  return (
+    <span>
+      {text.split(/(\s+)/).map((word, place) =>
+        place % 2 === 1 ? (
+          word
+        ) : (
+          // biome-ignore lint/suspicious/noArrayIndexKey: words have no identity
+          <span key={place} className={styles.word}>
+            {word}
+          </span>
+        ),
+      )}
+    </span>
   );
 }
 
@@ -34,7 +52,9 @@ export function CodeBlock({
 export function CopyText({ text }: { text: string }) {
   return (
     <span className={styles.inline}>
-      <code>{text}</code>
+      <code>
+        <WholeWords text={text} />
+      </code>
       <CopyButton text={text} label={`Copy ${text}`} />
     </span>
   );

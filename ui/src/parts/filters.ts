@@ -26,3 +26,20 @@ export function useFilters(): Filters {
   );
   return { get: (name) => query.get(name) ?? "", set };
 }
+
+export interface OpenAct<Act extends string> {
+  readonly act: Act | null;
+  readonly open: (act: Act) => void;
+  readonly close: () => void;
+}
+
+/** The act whose dialog is open. It stands in the address, so that links of other pages open it too. */
+export function useOpenAct<Act extends string>(acts: readonly Act[]): OpenAct<Act> {
+  const filters = useFilters();
+  const asked = filters.get("act");
+  return {
+    act: acts.find((act) => act === asked) ?? null,
+    open: (act) => filters.set("act", act),
+    close: () => filters.set("act", ""),
+  };
+}

@@ -38,6 +38,8 @@ export interface PlanDialogProps<Plan extends PlanLike> {
   readonly command?: (plan: Plan) => string;
   /** The operation that follows, row by row. */
   readonly live?: (operation: string) => ReactNode;
+  /** What to do about an error, where its sentence does not say it. */
+  readonly advice?: (error: unknown) => string | undefined;
   readonly onClose: () => void;
 }
 
@@ -123,7 +125,7 @@ function Content<Plan extends PlanLike>({ props, step, ask }: PartProps<Plan>) {
     case "done":
       return <p>{step.message}</p>;
     case "failed":
-      return <Failure error={step.error} onRetry={() => void ask()} />;
+      return <Failure error={step.error} works={props.advice?.(step.error)} onRetry={() => void ask()} />;
   }
 }
 
@@ -174,7 +176,9 @@ function Footer<Plan extends PlanLike>({ props, step, ask, confirm, dispatch }: 
     case "acting":
       return (
         <>
-          {props.choose !== undefined && (
+          {props.choose === undefined ? (
+            <Button onPress={props.onClose}>Close</Button>
+          ) : (
             <Button isDisabled={step.at === "acting"} onPress={() => dispatch({ kind: "back" })}>
               {props.isPlanFirst ? "Change" : "Back"}
             </Button>
@@ -191,7 +195,7 @@ function Footer<Plan extends PlanLike>({ props, step, ask, confirm, dispatch }: 
     case "live":
       return (
         <>
-          <span className={styles.note}>Closing this loses nothing: it goes on, and Activity shows it.</span>
+          <span className={styles.note}>Closing this loses nothing: Activity shows it.</span>
           <Button onPress={props.onClose}>Close</Button>
         </>
       );

@@ -23,7 +23,15 @@ export function Empty({ children, act, command }: { children: ReactNode; act?: R
 }
 
 /** The server's own sentence, what still works, and another try. */
-export function Failure({ error, onRetry, works }: { error: unknown; onRetry?: () => void; works?: string }) {
+export function Failure({
+  error,
+  onRetry,
+  works,
+}: {
+  error: unknown;
+  onRetry?: () => void;
+  works?: string | undefined;
+}) {
   const requestId = error instanceof ApiError ? error.requestId : "";
   return (
     <div className={styles.state} role="alert" data-state="">

@@ -11,6 +11,8 @@ export interface Found {
 
 export interface Find extends Found {
   readonly group: string;
+  /** Shown only to those who look for it: there is one for each of many things. */
+  readonly isSought?: boolean;
 }
 
 export interface Group {
@@ -42,11 +44,47 @@ export function pagesAndActs(permissions: readonly string[]): Find[] {
   ];
 }
 
+export interface Named {
+  readonly nodes: readonly { readonly id: string; readonly name: string; readonly status: string }[];
+  readonly models: readonly string[];
+  readonly backends: readonly string[];
+}
+
+/** Acts on what has a name. Each opens the dialog of its page, which shows the plan first. */
+export function actsOn({ nodes, models, backends }: Named, permissions: readonly string[]): Find[] {
+  const may = (permission: string) => permissions.includes(permission);
+  const act = (verb: string, name: string, href: string): Find => ({
+    group: "Acts on these",
+    name: `${verb} ${name}`,
+    note: "",
+    href,
+    isSought: true,
+  });
+  const onNode = (id: string, word: string) => `/nodes/${encodeURIComponent(id)}?act=${word}`;
+  const onModel = (name: string, word: string) => `/models/${encodeURIComponent(name)}?act=${word}`;
+  const found = [
+    ...nodes.flatMap(({ id, name, status }) => [
+      may("nodes.act") && status !== "draining" && status !== "pending" && act("Drain", name, onNode(id, "drain")),
+      may("nodes.admit") && act("Remove", name, onNode(id, "remove")),
+    ]),
+    ...models.flatMap((name) => [
+      may("inference") && act("Chat with", name, `/chat?model=${encodeURIComponent(name)}`),
+      may("scheduling.act") && act("Scale", name, onModel(name, "scale")),
+      may("models.act") && act("Remove", name, onModel(name, "remove")),
+    ]),
+    ...backends.map(
+      (name) => may("backends.act") && act("Delete", name, `/backends?act=delete&on=${encodeURIComponent(name)}`),
+    ),
+  ];
+  return found.filter((each) => each !== false);
+}
+
 /** Places whose name has all words of the text, those that begin with it first, a few of each group. */
 export function find(places: readonly Find[], text: string): Group[] {
   const words = text.toLowerCase().split(/\s+/).filter(Boolean);
   const groups = new Map<string, { place: Find; rank: number }[]>();
   for (const place of places) {
+    if (place.isSought === true && words.length === 0) continue;
     const rank = rankOf(place, words);
     if (rank === null) continue;
     groups.set(place.group, [...(groups.get(place.group) ?? []), { place, rank }]);

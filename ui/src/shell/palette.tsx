@@ -20,7 +20,7 @@ import { useTopic } from "../live/live";
 import { Icon } from "../parts/icons";
 import styles from "./palette.module.css";
 import { backendNames, modelNames } from "./palette-lists";
-import { type Find, type Found, find, pagesAndActs } from "./palette-search";
+import { actsOn, type Find, type Found, find, pagesAndActs } from "./palette-search";
 import { openOverlay } from "./palette-state";
 import { useSession } from "./session";
 
@@ -115,6 +115,7 @@ function usePlaces(): readonly Find[] {
         note: operation.state,
         href: `/activity/${encodeURIComponent(operation.id)}`,
       })),
+      ...actsOn({ nodes: [...nodes.values()], models: models.data ?? [], backends: backends.data ?? [] }, permissions),
     ],
     [permissions, nodes, operations, models.data, backends.data],
   );

@@ -1,5 +1,6 @@
 """`corral backends`: which backends the fleet has, and how to change that."""
 
+import sys
 import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -26,9 +27,10 @@ from corral.cli.names import (
 )
 from corral.cli.operations.plans import plan_option, show_operation_plan
 from corral.cli.operations.watch import Watching, accepted_once, wait_options, watched, watched_all
-from corral.cli.options import CorralCommand, print_error, warn
+from corral.cli.options import CorralCommand, confirm, print_error, warn
 from corral.cli.output import json_option, print_json, say, show
 from corral.frontend.backends.decide.backend import BACKEND_VERBS
+from corral.frontend.backends.decide.plan_words import notes
 from corral.frontend.operations.decide.intent import Verb
 from corral.processes.exit_codes import ExitCode
 from corral.wire.fleet_rules import DriftList
@@ -224,21 +226,37 @@ def _upgradeable(client: ApiClient, nodes: Sequence[str], labels: Sequence[str])
 
 @backends.command(cls=CorralCommand)
 @click.argument("backend", shell_complete=complete_installed)
+@click.option("--yes", is_flag=True, help="Do not ask.")
 @plan_option
 @target_options
 @wait_options
 @connected
-def delete(backend: str, only_plan: bool, nodes: Sequence[str], labels: Sequence[str], watching: Watching) -> int:
+def delete(
+    backend: str, yes: bool, only_plan: bool, nodes: Sequence[str], labels: Sequence[str], watching: Watching
+) -> int:
     """Delete a backend, with its processes.
 
-    Where it is not installed, nothing is deleted, and that is said. The code is 0 also when no node has it.
+    On a terminal you are asked first where replicas of models end by it. Where the backend is not installed, nothing is
+    deleted, and that is said. The code is 0 also when no node has it.
     """
     client = open_client()
     warn(unknown_backend_warnings(client, backend))
     ask = make_ask(client, Verb.DELETE, backend, nodes=nodes, labels=labels)
     if only_plan:
         return _planned(client, ask, as_json=watching.as_json)
+    if sys.stdin.isatty() and not yes:
+        _confirm_ends(client, ask)
     return watched(client, start(client, ask), watching)
+
+
+def _confirm_ends(client: ApiClient, ask: OperationAsk) -> None:
+    """Ask, where replicas end. Scripts are not asked: they say what they want, as for every operation."""
+    plan = client.post(f"{OPERATIONS_PATH}/plan", Plan, ask)
+    if not plan.replicas_end or plan.rules:  # with a rule in its way, the operation is refused
+        return
+    for line in notes(plan, ask.verb):
+        click.echo(line, err=True)
+    confirm(f"Delete {ask.backend}?")
 
 
 @backends.command(cls=CorralCommand)

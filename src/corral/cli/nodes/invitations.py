@@ -23,6 +23,7 @@ from corral.cli.units import age, duration_text, moment
 from corral.wire.joining import CreatedInvitation, CreateInvitation, InvitationView
 from corral.wire.state_words import Subject
 
+_NEEDED: Final = "Corral must be there: clone its repository, and run in it: python3 tools/bootstrap.py setup"
 _PATH: Final = "/api/v1/invitations"
 _ANYWHERE: Final = ("192.0.2.1", 9)
 """An address that is nobody's: asking which way leads there sends nothing."""
@@ -73,6 +74,7 @@ def invite(expires: str, uses: int, labels: Sequence[str], approve: bool, at: st
     after = "takes part at once" if approve else "then waits for: corral nodes approve NAME"
     click.echo(f"Run this on the new machine:\n\n  {click.style(command, bold=True)}\n")
     click.echo(f"It asks for this join code, and {after}.\n\n  {click.style(made.code, bold=True)}\n")
+    click.echo(_NEEDED, err=True)
     click.echo(f"The code is for {machines}, until {moment(made.expires_at, datetime.now(UTC))}.", err=True)
 
 

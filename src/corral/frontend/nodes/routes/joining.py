@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from corral.base.errors import InvalidInput
 from corral.base.ids import InvitationId, source_of
-from corral.base.words import parse_duration
+from corral.base.words import counted, parse_duration
 from corral.frontend.access.decide import Permission
 from corral.frontend.api.route import (
     Access,
@@ -95,8 +95,8 @@ async def check_join(context: AdminContext, request: Request, caller: Caller) ->
                 {"error": {"code": "access_denied", "message": "this token or secret opens nothing here"}}, 401
             )
         refuse_ended(invitation, context.clock.now())
-        remaining_uses = invitation.max_uses - invitation.uses
-        sentence = f"the join code can be used {remaining_uses} more times until {format_time(invitation.expires_at)}"
+        uses = counted(invitation.max_uses - invitation.uses, "more time")
+        sentence = f"the join code can be used {uses} until {format_time(invitation.expires_at.replace(microsecond=0))}"
     context.nodes.check_limit.take(source, "too many checks")
     wish = decode(await read_body(request, context.config.max_body, at_most=JOIN_CHECK.max_body), JoinCheck)
     dialled = await context.nodes.dialling.try_all(wish.addresses, source=host)
