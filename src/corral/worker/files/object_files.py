@@ -11,7 +11,7 @@ from msgspec import UNSET
 
 from corral.base.clock import Clock
 from corral.base.open_directories import PathRefused
-from corral.base.tasks import end_tasks, in_thread, start_task
+from corral.base.tasks import end_tasks, in_thread, opened_in_thread, start_task
 from corral.bus.port import Handler, Message
 from corral.files.storage import ObjectMissing, ObjectStorage, StorageUnavailable
 from corral.wire import go_json, subjects
@@ -57,8 +57,7 @@ class ObjectFiles:
 
     async def stage(self, local_path: str, key: str) -> str:
         """Upload a file of the cache or of the models to the storage, under a key that frontends use."""
-        file = await in_thread(lambda: self._cache.open_to_stage(local_path))
-        with file:
+        async with opened_in_thread(lambda: self._cache.open_to_stage(local_path)) as file:
             if not key.startswith(_STAGED_KEYS):
                 raise PathRefused(f"key {key[:_SHOWN]!r} is none under which files are staged")
             await self._storage.upload(file, key, created_at=format_time(self._clock.now()))
@@ -88,12 +87,9 @@ class ObjectFiles:
             return
         if await in_thread(lambda: self._cache.is_current(path, stored)):
             return
-        incoming = await in_thread(lambda: self._cache.begin(path, stored.size))
-        try:
+        async with opened_in_thread(lambda: self._cache.begin(path, stored.size)) as incoming:
             await self._storage.download(key, incoming.file)
             await in_thread(lambda: self._cache.take_in(incoming, stored))
-        finally:
-            await in_thread(incoming.close)
 
 
 class _Failed(msgspec.Struct):
