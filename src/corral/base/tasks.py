@@ -10,7 +10,7 @@ import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from corral.base.clock import Clock
 from corral.base.errors import CorralError
@@ -324,6 +324,25 @@ async def in_thread(work: Callable[[], T], *, stop: Callable[[], None] = lambda:
         if not running.cancelled():
             running.exception()  # nobody wants to know any more
         raise
+
+
+class _Closable(Protocol):
+    def close(self) -> object: ...
+
+
+ClosableT = TypeVar("ClosableT", bound=_Closable)
+
+
+@asynccontextmanager
+async def opened_in_thread(work: Callable[[], ClosableT]) -> AsyncIterator[ClosableT]:
+    """Yield what the work opens in a thread, and close it in a thread at the end, also when cancelled meanwhile."""
+    opened: list[ClosableT] = []
+    try:
+        await in_thread(lambda: opened.append(work()))
+        yield opened[0]
+    finally:
+        if opened:
+            await in_thread(opened[0].close)
 
 
 class SharedThread:

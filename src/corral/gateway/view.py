@@ -26,6 +26,7 @@ from corral.wire.view import (
     ViewMessage,
     apply,
     keys_digest,
+    models_digest,
 )
 
 log = logging.getLogger(__name__)
@@ -169,6 +170,7 @@ class Directory:
         self.revision = 0
         """Grows with every change of the view; 0 before the first one."""
         self.keys_digest = ""
+        self.models_digest = ""
         self._heard_at = now
         self.away_since: float | None = now
         """Since when the connection to control is broken; None while it works."""
@@ -185,6 +187,8 @@ class Directory:
         """Called when the view has changed."""
         self.on_keys: list[Callable[[], None]] = []
         """Called when the keys have changed."""
+        self.on_names: list[Callable[[], None]] = []
+        """Called when other models may be asked for than before."""
 
     @property
     def version(self) -> int | None:
@@ -202,12 +206,17 @@ class Directory:
         if view is self._view:
             return
         has_other_keys = self._view is None or view.keys != self._view.keys
+        has_other_models = self._view is None or view.models != self._view.models
         self._view = view
         self.revision += 1
         self._arrange(view)
         if has_other_keys:
             self.keys_digest = keys_digest(view.keys)
             for listener in self.on_keys:
+                listener()
+        if has_other_models and (digest := models_digest(view.models)) != self.models_digest:
+            self.models_digest = digest
+            for listener in self.on_names:
                 listener()
         for listener in self.on_change:
             listener()

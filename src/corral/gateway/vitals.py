@@ -46,6 +46,7 @@ def complete_report(services: Services, report: GatewayReport) -> GatewayReport:
     """Fill in the current values of a report."""
     report.view_version = services.directory.version
     report.keys_digest = services.directory.keys_digest
+    report.models_digest = services.directory.models_digest
     report.in_flight = services.directory.in_flight()
     report.waiting = services.dispatcher.waiting()
     report.counts = current_counts(services)

@@ -42,6 +42,7 @@ from corral.oci.signatures.formats import (
     is_bundle_type,
     signature_tag,
 )
+from corral.oci.signatures.policy import SECTION, SUMS, UNSIGNED
 
 _MOST_REASONS: Final = 3
 _EMPTY: Final = ("", "application/vnd.oci.empty.v1+json")
@@ -169,6 +170,7 @@ class SourceOpener:
                     )
                 image = await in_thread(lambda: read_image(path, order.platform, order.limits))
             case ArchiveUrl(url=url):
+                self._check_unsigned(url, has_sum=bool(order.sha256))
                 image = archive_behind(
                     url,
                     sha256=order.sha256,
@@ -178,12 +180,26 @@ class SourceOpener:
                     limits=order.limits,
                 )
             case LocalSource(path=path):
+                is_file = await in_thread(path.is_file)
+                self._check_unsigned(str(path), has_sum=is_file and bool(order.sha256))
                 image = await in_thread(lambda: self._open_path(path))
         expected = order.expected_digest
         if expected and expected not in (image.digest, image.platform_digest):
             actual = image.digest or "something without a digest"
             raise ContentMismatch(f"{image.name} is {actual} where {expected} was expected")
         return image
+
+    def _check_unsigned(self, name: str, *, has_sum: bool) -> None:
+        """Raise SignatureMissing for an archive or a directory, which has no signature, if the gallery has a policy
+        that does not accept its sum instead."""
+        policy = self._order.verification
+        if policy is None or (has_sum and policy.accepts_sums):
+            return
+        if policy.accepts_sums:
+            problem = f"this has none, nor a `sha256`, which {SECTION}.{UNSIGNED} accepts for archives"
+        else:
+            problem = f"only images in a registry have one; archives with a `sha256` need {SECTION}.{UNSIGNED}: {SUMS}"
+        raise SignatureMissing(f"{name}: its gallery asks for {self._checker.expected}, and {problem}")
 
     def _open_path(self, path: Path) -> Image:
         if not path.exists():

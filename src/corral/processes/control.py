@@ -53,7 +53,7 @@ from corral.frontend.record.room import Foundation, RecordRoom
 from corral.frontend.rules.room import RulesRoom
 from corral.frontend.rules.service import RuleGuard
 from corral.frontend.rules.store import FleetRuleStore
-from corral.frontend.serving.gateways.reports import KeySpread
+from corral.frontend.serving.gateways.reports import KeySpread, ModelSpread
 from corral.frontend.serving.loading.model_loader import BackendLoader, GrpcLoader, UsualLimits
 from corral.frontend.serving.room import EarlierRooms, ServingRoom, ServingSettings
 from corral.frontend.serving.scheduling import read_seed_file
@@ -144,7 +144,8 @@ async def build_control(  # noqa: PLR0913 - what control stands on
         config, foundation, rooms, replicas, readiness, loader=loader or GrpcLoader(), storage=storage
     )
     _plug_kinds(config, rooms, serving, lookups)
-    rooms.models.changes.on_changed.append(serving.view.spread_model)
+    spread = ModelSpread(serving.view, serving.gateways, clock)
+    rooms.models.changes.on_changed.append(spread.reach)
     await _seed_scheduling(config, serving)
     access = _build_access(config, foundation, rooms.record, serving, credentials, sealing)
     serving.gateways.on_news.append(access.key_use.hear_report)

@@ -107,6 +107,7 @@ async def open_gateway(config: GatewayConfig, *, clock: Clock | None = None) -> 
             ),
         )
         services.directory.on_keys.append(gateway.reporter.ring)
+        services.directory.on_names.append(gateway.reporter.ring)
         async with _running(gateway), gateway.server.serving(listener, *plain):
             yield gateway
 

@@ -229,6 +229,13 @@ def keys_digest(keys: Mapping[str, KeyEntry]) -> str:
     return hashlib.sha256("".join(sorted(keys)).encode()).hexdigest()
 
 
+def models_digest(models: Mapping[str, ModelEntry]) -> str:
+    """A hash of the names that may be asked for and of what they are aliases of, by which control sees whether a
+    gateway knows the same."""
+    names = sorted(f"{name}\0{entry.alias_of}" for name, entry in models.items())
+    return hashlib.sha256("\n".join(names).encode(errors="surrogatepass")).hexdigest()
+
+
 class Finished(msgspec.Struct, kw_only=True):
     """Requests that ended since the last report, summed over all of one replica, key and outcome."""
 
@@ -269,6 +276,8 @@ class GatewayReport(msgspec.Struct, kw_only=True):
     view_version: int | None = None
     keys_digest: str = ""
     """Which keys it knows: see `keys_digest`."""
+    models_digest: str = ""
+    """Which models it knows: see `models_digest`; empty from versions that do not report it."""
     in_flight: dict[str, int] = {}
     """Requests under way by replica, at the moment of sending."""
     waiting: dict[str, int] = {}
@@ -289,6 +298,7 @@ class GatewayShare(msgspec.Struct, kw_only=True):
     frontend: str
     gateway: str
     keys_digest: str = ""
+    models_digest: str = ""
     in_flight: dict[str, int] = {}
     answered: dict[str, tuple[int, float]] = {}
     """Tokens of answers that ended since the last share, and the seconds that they took, by replica."""

@@ -1,5 +1,6 @@
 """Pulls of images that have to be signed, from a registry that does what it is told."""
 
+import hashlib
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -33,6 +34,7 @@ NAME = "backends/echo"
 OURS, THEIRS = new_signing_key(), new_signing_key()
 SIGSTORE = SigstoreInstance()
 POLICY = Verification(public_key=OURS.public_key.pem)
+WITH_SUMS = Verification(public_key=OURS.public_key.pem, unsigned="sha256")
 KEYLESS = Verification(issuer=ISSUER, identity=IDENTITY)
 QUICK = Network(answer_seconds=5, first_pause_seconds=0.01, attempts=2)
 
@@ -54,7 +56,9 @@ class Place:
     def checker(self, policy: Verification) -> SignatureChecker:
         return KeylessChecker(policy, trusted_root=self.trusted_root) if policy.is_keyless else KeyChecker(policy)
 
-    async def pull(self, *sources: str, policy: Verification = POLICY, expected_digest: str = "") -> PullResult:
+    async def pull(
+        self, *sources: str, policy: Verification = POLICY, expected_digest: str = "", sha256: str = ""
+    ) -> PullResult:
         order = PullOrder(
             sources=sources,
             target=str(self.target),
@@ -62,6 +66,7 @@ class Place:
             platform=this_platform(),
             verification=policy,
             expected_digest=expected_digest,
+            sha256=sha256,
             network=QUICK,
             is_durable=False,
         )
@@ -75,6 +80,13 @@ def place(tmp_path: Path) -> Place:
 
 def add_image(registry: FakeRegistry, content: bytes = b"#!/bin/sh\n", **options: Any) -> Descriptor:
     return registry.add_image(NAME, [a_layer({"run.sh": content})], **options)
+
+
+def add_archive(folder: Path) -> tuple[Path, str]:
+    """An archive on this machine, and its sum."""
+    archive = folder / "echo.tar"
+    archive.write_bytes(a_layer({"run.sh": b"#!/bin/sh\n"}))
+    return archive, hashlib.sha256(archive.read_bytes()).hexdigest()
 
 
 def sign(registry: FakeRegistry, digest: str, *keys: SigningKey, of: str = "") -> None:
@@ -336,11 +348,34 @@ async def test_an_image_in_a_file_has_no_signature(place: Place, tmp_path: Path)
         await place.pull(f"ocifile://{tmp_path}/image.tar")
 
 
-async def test_a_directory_is_not_asked_for_one(place: Place, tmp_path: Path) -> None:
+async def test_a_directory_that_a_gallery_with_a_policy_names_is_refused(place: Place, tmp_path: Path) -> None:
+    """Whoever can change the gallery's file must not get past its policy with a path."""
     (tmp_path / "backend").mkdir()
     (tmp_path / "backend" / "run.sh").write_text("")
 
-    await place.pull(str(tmp_path / "backend"))
+    with pytest.raises(SignatureMissing, match="only images in a registry have one"):
+        await place.pull(str(tmp_path / "backend"), sha256="0" * 64)
+    with pytest.raises(SignatureMissing, match="this has none, nor a `sha256`"):
+        await place.pull(str(tmp_path / "backend"), policy=WITH_SUMS, sha256="0" * 64)
+
+    assert not (place.target / "run.sh").exists()
+
+
+async def test_an_archive_is_refused_by_a_policy_that_does_not_accept_sums(place: Place, tmp_path: Path) -> None:
+    archive, sha256 = add_archive(tmp_path)
+
+    with pytest.raises(SignatureMissing, match=r"archives with a `sha256` need verification\.unsigned: sha256"):
+        await place.pull(str(archive), sha256=sha256)
+    with pytest.raises(SignatureMissing, match="its gallery asks for a signature"):
+        await place.pull("https://example.org/echo.tar.gz", sha256=sha256)
+
+
+async def test_an_archive_with_its_sum_is_taken_where_the_policy_accepts_sums(place: Place, tmp_path: Path) -> None:
+    archive, sha256 = add_archive(tmp_path)
+
+    with pytest.raises(SignatureMissing, match="this has none, nor a `sha256`"):
+        await place.pull(str(archive), policy=WITH_SUMS)
+    await place.pull(str(archive), policy=WITH_SUMS, sha256=sha256)
 
     assert (place.target / "run.sh").exists()
 

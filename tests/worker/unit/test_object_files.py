@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import threading
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 
 from corral.base.open_directories import PathRefused
 from corral.files.storage import ObjectMissing, StorageUnavailable
-from corral.worker.files.object_cache import ObjectPlaces
+from corral.worker.files.object_cache import Incoming, ObjectCache, ObjectPlaces
 from corral.worker.files.object_files import ObjectFiles
 from tests.kit.clock import ManualClock
 from tests.kit.objects import MemoryStorage
@@ -264,3 +265,27 @@ async def test_a_link_in_place_of_our_own_directories_leads_nowhere(
         await files.temporary() if name == "staging-tmp" else await files.ensure("models/qwen/q.gguf")
 
     assert list(outside.iterdir()) == []
+
+
+async def test_a_fetch_that_is_cancelled_while_its_file_is_opened_leaves_none(
+    files: ObjectFiles, places: ObjectPlaces, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop, is_open, may_return, begin = asyncio.get_running_loop(), asyncio.Event(), threading.Event(), ObjectCache.begin
+
+    def held(cache: ObjectCache, path: Path, size: int) -> Incoming:
+        incoming = begin(cache, path, size)
+        loop.call_soon_threadsafe(is_open.set)
+        may_return.wait()
+        return incoming
+
+    monkeypatch.setattr(ObjectCache, "begin", held)
+    asking = asyncio.create_task(files.ensure("models/qwen/q.gguf"), name="ensure")
+    await is_open.wait()
+    closing = asyncio.create_task(files.close(), name="close")
+    await asyncio.sleep(0)  # by then the fetch is cancelled
+    may_return.set()
+    await closing
+
+    with pytest.raises(StorageUnavailable, match="the worker is ending"):
+        await asking
+    assert [path for path in places.cache.rglob("*") if path.is_file()] == []

@@ -14,7 +14,9 @@ from corral.base.errors import InvalidInput
 
 SECTION: Final = "verification"
 _KEYLESS: Final = ("issuer", "issuer_regex", "identity", "identity_regex", "not_before")
-_KNOWN: Final = (*_KEYLESS, "public_key")
+UNSIGNED: Final = "unsigned"
+SUMS: Final = "sha256"
+_KNOWN: Final = (*_KEYLESS, "public_key", UNSIGNED)
 _LONGEST: Final = 4096
 _LONGEST_KEY: Final = 64 * 1024
 _SHOWN: Final = 200
@@ -36,10 +38,17 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     """Lower bound for the earliest proven time of the signature."""
     public_key: str = ""
     """One or several PEM blocks, or one key as bare base64. A signature by any of them is accepted."""
+    unsigned: str = ""
+    """`sha256`: archives, which cannot be signed, are accepted if their entry has a sum. Empty: they are refused."""
 
     @property
     def is_keyless(self) -> bool:
         return not self.public_key
+
+    @property
+    def accepts_sums(self) -> bool:
+        """Whether the sum of an archive, which stands in the gallery, counts where a signature cannot be."""
+        return self.unsigned == SUMS
 
 
 def read_policy(stated: Mapping[str, str]) -> Verification | None:
@@ -47,6 +56,8 @@ def read_policy(stated: Mapping[str, str]) -> Verification | None:
     texts = {key: text for key, value in stated.items() if (text := _text(key, value))}
     if not texts:
         return None
+    if texts.get(UNSIGNED, SUMS) != SUMS:
+        raise _problem(UNSIGNED, f"must be {SUMS}, got {texts[UNSIGNED][:_SHOWN]!r}")
     if "public_key" in texts:
         return _keyed(texts)
     for name in ("issuer", "identity"):
@@ -80,7 +91,7 @@ def _keyed(texts: Mapping[str, str]) -> Verification:
     if keyless_names:
         raise _problem("public_key", f"cannot stand beside {keyless_names[0]}: a policy names keys, or an identity")
     key_documents(texts["public_key"])
-    return Verification(public_key=texts["public_key"])
+    return Verification(public_key=texts["public_key"], unsigned=texts.get(UNSIGNED, ""))
 
 
 def key_documents(text: str) -> list[bytes]:

@@ -15,7 +15,7 @@ from msgspec import UNSET
 from corral.base.clock import Clock
 from corral.base.errors import CorralError, InvalidInput
 from corral.base.open_directories import PathRefused
-from corral.base.tasks import end_tasks, in_thread, start_task
+from corral.base.tasks import end_tasks, in_thread, opened_in_thread, start_task
 from corral.bus.port import Handler, Message
 from corral.files.sending import PeerDiskFull, WrongDigest
 from corral.files.storage import ObjectMissing, ObjectStorage, StorageUnavailable
@@ -249,8 +249,7 @@ class ObjectFiles:
 
     async def stage(self, local_path: str, key: str) -> str:
         """Upload a file of the cache or of the models to the storage, under a key that frontends use."""
-        file = await in_thread(lambda: self._cache.open_to_stage(local_path))
-        with file:
+        async with opened_in_thread(lambda: self._cache.open_to_stage(local_path)) as file:
             if not key.startswith(_STAGED_KEYS):
                 raise PathRefused(f"key {key[:_SHOWN]!r} is none under which files are staged")
             await self._storage.upload(file, key, created_at=format_time(self._clock.now()))
@@ -280,12 +279,9 @@ class ObjectFiles:
             return
         if await in_thread(lambda: self._cache.is_current(path, stored)):
             return
-        incoming = await in_thread(lambda: self._cache.begin(path, stored.size))
-        try:
+        async with opened_in_thread(lambda: self._cache.begin(path, stored.size)) as incoming:
             await self._storage.download(key, incoming.file)
             await in_thread(lambda: self._cache.take_in(incoming, stored))
-        finally:
-            await in_thread(incoming.close)
 
 
 class _Failed(msgspec.Struct):

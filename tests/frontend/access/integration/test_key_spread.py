@@ -72,6 +72,7 @@ async def test_a_gateway_that_does_not_confirm_is_named(frontend: Frontend, monk
         made = await frontend.call("POST", "/api/v1/keys", {"name": "k", "scopes": ["inference"]})
         document: Any = made.json()
         assert (made.status, document["unconfirmed_gateways"]) == (201, ["slow"])
+        await frontend.control.context.serving.view.refresh()  # it may not have been made with the key yet
         report(frontend, "slow", sequence=2)
         revoked = await frontend.call("DELETE", f"/api/v1/keys/{document['id']}")
         assert (revoked.status, revoked.json()) == (202, {"id": document["id"], "unconfirmed_gateways": ["slow"]})

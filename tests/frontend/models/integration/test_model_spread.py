@@ -7,9 +7,11 @@ from contextlib import aclosing, asynccontextmanager
 import pytest
 
 from corral.base.tasks import running
+from corral.frontend.serving.gateways import reports as reports_module
 from corral.frontend.serving.gateways import view as view_module
-from corral.wire.view import View, ViewChange
+from corral.wire.view import GatewayShare, View, ViewChange, models_digest
 from tests.kit.frontend import Frontend
+from tests.kit.waiting import WAIT_TIMEOUT
 
 YAML = "application/x-yaml"
 MODEL = b"name: echo\nbackend: echo\nparameters: {model: echo.bin}\n"
@@ -73,3 +75,44 @@ async def test_a_gateway_that_takes_nothing_does_not_hold_up_changes(
         assert added.status == 200
         assert isinstance(change := await anext(messages), ViewChange)
         assert [entry.name for entry in change.models] == ["echo"]
+
+
+def tell_of_another_frontend(frontend: Frontend, digest: str) -> None:
+    share = GatewayShare(frontend="f2", gateway="g2", models_digest=digest)
+    frontend.control.context.serving.gateways.hear_of(share)
+
+
+async def test_a_model_that_was_added_can_be_asked_at_other_frontends(
+    frontend: Frontend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gateways, asked = frontend.control.context.serving.gateways, asyncio.Event()
+    unaware = gateways.elsewhere
+
+    def elsewhere(*, other_than: str) -> list[str]:
+        asked.set()
+        return unaware(other_than=other_than)
+
+    monkeypatch.setattr(gateways, "elsewhere", elsewhere)
+    monkeypatch.setattr(reports_module, "_MODELS_WITHIN_SECONDS", WAIT_TIMEOUT.total_seconds())
+    async with gateway(frontend):
+        tell_of_another_frontend(frontend, models_digest({}))
+        adding = asyncio.create_task(
+            frontend.call("POST", "/models/import", MODEL, content_type=YAML), name="POST /models/import"
+        )
+        await asked.wait()
+        assert not adding.done()
+        view = frontend.control.context.serving.view.current
+        assert view is not None
+        tell_of_another_frontend(frontend, models_digest(view.models))
+        assert (await adding).status == 200
+
+
+@pytest.mark.parametrize("digest", ["", models_digest({})], ids=["older", "deaf"])
+async def test_a_gateway_elsewhere_that_does_not_know_a_model_does_not_hold_up_its_change(
+    frontend: Frontend, monkeypatch: pytest.MonkeyPatch, digest: str
+) -> None:
+    monkeypatch.setattr(reports_module, "_MODELS_WITHIN_SECONDS", 0.05 if digest else WAIT_TIMEOUT.total_seconds())
+    async with gateway(frontend):
+        tell_of_another_frontend(frontend, digest)
+        added = await frontend.call("POST", "/models/import", MODEL, content_type=YAML)
+        assert added.status == 200

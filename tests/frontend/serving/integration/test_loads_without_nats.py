@@ -7,11 +7,16 @@ from pathlib import Path
 
 import pytest
 
+from corral.frontend.backends.planning import Ask
 from corral.frontend.nodes.decide.node import NodeStatus
+from corral.frontend.operations.decide.intent import Verb
+from corral.frontend.operations.decide.operation import OperationState
 from corral.frontend.store.db import Database
+from corral.galleries.build_uris import BackendRef
 from corral.wire import subjects
 from tests.kit.bus import MemoryBus, MemoryServer
 from tests.kit.clock import ManualClock
+from tests.kit.frontend import TRUSTED_TOKEN
 from tests.kit.waiting import within_timeout
 from tests.kit.world import SECRET, FakeNode, World, open_world
 
@@ -93,3 +98,27 @@ async def test_a_worker_that_is_back_after_the_frontend_is_waited_for(world: Wor
 
 async def heard(world: World, node: FakeNode) -> None:
     await world.frontend.call("POST", f"/api/node/{node.id}/heartbeat", {}, key=SECRET + "w1")
+
+
+async def test_a_worker_that_went_away_with_an_install_may_still_finish_it(world: World, server: MemoryServer) -> None:
+    """Nobody listens for it when it is asked again, which says nothing of what it was asked before."""
+    node = await world.backends("w1", is_corral=False)
+    node.gate.clear()
+    task = await loading(world)
+    await within_timeout(node.begun.wait(), lambda: "the node to be asked")
+    server.go_down()
+    await node.stop()
+    server.come_up()
+    await finish(world, task)
+
+    await node.listen(world.bus)
+    await world.frontend.call("POST", f"/api/node/{node.node_id}/heartbeat", {}, key=TRUSTED_TOKEN)
+    operations = world.control.context.operations
+    delete = await world.control.context.backends.operations.start(
+        Ask(verb=Verb.DELETE, ref=BackendRef(backend="echo"), by="me")
+    )
+    node.looked_at.clear()
+    await operations.dispatcher.tick()
+    assert node.looked_at.is_set()
+    assert (await operations.stores.operations.get(delete.id)).state is OperationState.RUNNING
+    assert [verb for verb, _ in node.requests] == ["install"]

@@ -24,7 +24,7 @@ from corral.frontend.serving.replica_health import ReplicaHealth
 from corral.frontend.serving.store.replicas import ReplicaPlace
 from corral.wire.metrics import GatewayCounts
 from corral.wire.subjects import GATEWAY_SHARES
-from corral.wire.view import MODEL_GONE, GatewayReport, GatewayShare, ReplicaFailure, keys_digest
+from corral.wire.view import MODEL_GONE, GatewayReport, GatewayShare, ReplicaFailure, keys_digest, models_digest
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +40,7 @@ _REPEATED_AFTER: Final = timedelta(seconds=1.5)
 """An unchanged share is sent again after less than two reports, which come every second."""
 _FORGOTTEN_SECONDS: Final = 60.0
 _KEYS_WITHIN_SECONDS: Final = 2.0
+_MODELS_WITHIN_SECONDS: Final = 2.0
 _LOOK: Final = timedelta(milliseconds=200)
 _ANSWERED: Final = "ok"
 """The value of `Finished.outcome` for a request that succeeded."""
@@ -53,6 +54,7 @@ class _Gateway:
     waiting: Mapping[str, int] = field(default_factory=dict)
     counts: GatewayCounts | None = None
     keys_digest: str = ""
+    models_digest: str = ""
     address: str = ""
     trusted_proxies: tuple[str, ...] | None = None
     is_ours: bool = True
@@ -98,6 +100,8 @@ class GatewayReports:
         """Called with each report to this frontend that was not taken before."""
         self.key_changes = Listeners()
         """Rung when a gateway knows other keys than before."""
+        self.model_changes = Listeners()
+        """Rung when a gateway knows other models than before."""
 
     def take(self, report: GatewayReport, *, address: str = "") -> None:
         """Take a report to this frontend. One that came before is taken again, but its news count once."""
@@ -131,6 +135,9 @@ class GatewayReports:
         if gateway.keys_digest != news.keys_digest:
             gateway.keys_digest = news.keys_digest
             self.key_changes.ring()
+        if gateway.models_digest != news.models_digest:
+            gateway.models_digest = news.models_digest
+            self.model_changes.ring()
         self._forget_silent(now)
         return gateway
 
@@ -186,6 +193,18 @@ class GatewayReports:
             id
             for id, gateway in self._gateways.items()
             if not gateway.has_left and now - gateway.heard_at <= SILENT_AFTER and gateway.keys_digest != other_than
+        ]
+
+    def elsewhere(self, *, other_than: str) -> list[str]:
+        """Gateways of other frontends that were heard lately, and tell that they know other models than those with this
+        digest."""
+        now = self._clock.now()
+        return [
+            id
+            for id, gateway in self._gateways.items()
+            if not (gateway.is_ours or gateway.has_left)
+            and now - gateway.heard_at <= SILENT_AFTER
+            and gateway.models_digest not in ("", other_than)
         ]
 
     def last_used(self, replica: str) -> datetime | None:
@@ -255,6 +274,7 @@ class GatewayShares:
             frontend=self._frontend_id,
             gateway=report.gateway,
             keys_digest=report.keys_digest,
+            models_digest=report.models_digest,
             in_flight=report.in_flight,
             answered=answered_in(report),
             waiting=report.waiting,
@@ -309,6 +329,33 @@ class KeySpread:
         if current is None or (hash in current.keys) != is_valid:
             return self._reports.connected()
         return self._reports.connected(other_than=keys_digest(current.keys))
+
+
+class ModelSpread:
+    """Waits until gateways know a changed model: those that follow here, and those of other frontends, which report at
+    once when other models may be asked for."""
+
+    def __init__(self, view: ViewKeeper, reports: GatewayReports, clock: Clock) -> None:
+        self._view = view
+        self._reports = reports
+        self._clock = clock
+
+    async def reach(self, name: str) -> None:
+        """Call after `announce`. The wait is bounded: whoever does not know the model then is only named in the log."""
+        with contextlib.suppress(TimeoutError), self._reports.model_changes.listener() as poke:
+            async with asyncio.timeout(_MODELS_WITHIN_SECONDS):
+                await self._view.spread_model(name)
+                while self._unaware():
+                    await poke.wait(self._clock, _LOOK)
+        if unaware := self._unaware():
+            log.info(
+                "gateways of other frontends do not know a change of a model yet",
+                extra={"event": "gateway.model_unconfirmed", "model": name, "gateways": unaware},
+            )
+
+    def _unaware(self) -> list[str]:
+        current = self._view.current
+        return [] if current is None else self._reports.elsewhere(other_than=models_digest(current.models))
 
 
 _HALVED_AFTER: Final = 30.0

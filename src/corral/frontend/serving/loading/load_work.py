@@ -69,8 +69,9 @@ _REASONS: Final[Sequence[tuple[type[CorralError], LoadReason]]] = (
 )
 
 
-_ANSWERS: Final = (Conflict, NodeRefused, NodeUnreachable)
-"""Errors of an install after which the node is not busy with it: it was not sent, did not arrive or was refused."""
+_ANSWERS: Final = (Conflict, NodeRefused)
+"""Errors of an install after which the node is not busy with it: it was not sent, or was refused. One that nobody
+listens for may have been asked before, and work on that."""
 
 
 def reason_of(error: CorralError) -> LoadReason:
