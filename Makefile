@@ -9,7 +9,7 @@ unexport PYTHONDONTWRITEBYTECODE
 TESTS_OF_ROOM = $(or $(shell find tests -type d -name '$(ROOM)' -prune),$(error there is no directory '$(ROOM)' under tests))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup up test test-clients check bench bench-check chaos docs ui ui-dev screenshots proto lock clean
+.PHONY: help setup up test test-clients check check-types check-code check-generated bench bench-check chaos docs ui ui-dev screenshots proto lock clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 22
@@ -31,7 +31,10 @@ test-clients: ## run the tests with the client packages people have: openai, ant
 
 check: ## run the linters, the type checker and our own checks
 	@$(BOOTSTRAP) run --dev ruff check
-	@.venv/bin/ruff format --check
+	@$(MAKE) --jobs=3 check-types check-code check-generated
+
+# One after the other, as they share a cache.
+check-types:
 	@.venv/bin/mypy
 	@.venv/bin/mypy tools
 	@MYPYPATH=backends/sdk .venv/bin/mypy -p corral_backend_sdk
@@ -41,8 +44,13 @@ check: ## run the linters, the type checker and our own checks
 	@MYPYPATH=backends/sdk:backends/silero_vad .venv/bin/mypy backends/silero_vad/backend.py
 	@MYPYPATH=backends/sdk:backends/pocketsphinx_stt .venv/bin/mypy backends/pocketsphinx_stt/*.py
 	@MYPYPATH=backends/sdk:backends/minilm_embeddings .venv/bin/mypy backends/minilm_embeddings/backend.py
+
+check-code:
+	@.venv/bin/ruff format --check
 	@.venv/bin/lint-imports --no-logo
 	@.venv/bin/python tools/check_code.py
+
+check-generated:
 	@.venv/bin/python tools/make_docs.py --check
 	@.venv/bin/python tools/make_stubs.py --check
 	@.venv/bin/python tools/make_ui.py --check

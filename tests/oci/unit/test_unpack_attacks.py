@@ -150,8 +150,6 @@ ATTACKS: dict[str, list[bytes]] = {
     "more entries than allowed": [tar_of(*(a_file(f"f{number}", b"") for number in range(1001)))],
     "more directories than allowed": [tar_of(*(a_file(f"{number}/" + "d/" * 50 + "x", b"") for number in range(30)))],
     "larger than allowed": [archive(raw_member(b"big", size=b"%011o\0" % (200 * MIB)))],
-    "bomb of gzip": [gzipped(tar_of(a_file("zeros", bytes(70 * MIB))), level=9)],
-    "bomb of zstd": [zstandardised(tar_of(a_file("zeros", bytes(70 * MIB))))],
     "negative size": [archive(raw_member(b"x", size=b"\xff" * 12))],
     "size beyond all bounds": [archive(raw_member(b"x", size=b"\x80" + b"\xff" * 11))],
     "size that is no number": [archive(raw_member(b"x", size=b"0000000zz99\0"))],
@@ -196,6 +194,12 @@ ATTACKS: dict[str, list[bytes]] = {
         archive(raw_member(b"x", b"S", rest=b"\1" + b"00000001000\0" + b"\0" * 17), b"\1" * 512 * 9)
     ],
 }
+
+BOMBS: dict[str, Callable[[], bytes]] = {
+    "bomb of gzip": lambda: gzipped(tar_of(a_file("zeros", bytes(70 * MIB))), level=9),
+    "bomb of zstd": lambda: zstandardised(tar_of(a_file("zeros", bytes(70 * MIB)))),
+}
+"""Made by the test that needs one: packing them takes longer than reading this file."""
 
 
 @pytest.fixture
@@ -273,11 +277,11 @@ HARMLESS = {
 }
 
 
-@pytest.mark.parametrize("name", ATTACKS)
+@pytest.mark.parametrize("name", [*ATTACKS, *BOMBS])
 def test_an_attack_harms_nothing(name: str, outside: Path, tmp_path: Path) -> None:
     target = tmp_path / "base" / "target"
     before = sorted(everything(tmp_path, apart_from=target))
-    layers = aimed(ATTACKS[name], outside)
+    layers = aimed([BOMBS[name]()] if name in BOMBS else ATTACKS[name], outside)
 
     try:
         unpack(target, *layers, limits=LIMITS)

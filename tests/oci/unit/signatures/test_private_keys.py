@@ -2,6 +2,7 @@
 
 import base64
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -40,16 +41,16 @@ def test_a_key_has_nothing_to_show() -> None:
     ids=["plain", "locked"],
 )
 @pytest.mark.parametrize(
-    "key",
+    "new_key",
     [
-        ec.generate_private_key(ec.SECP384R1()),
-        ed25519.Ed25519PrivateKey.generate(),
-        rsa.generate_private_key(65537, 2048),
+        lambda: ec.generate_private_key(ec.SECP384R1()),
+        ed25519.Ed25519PrivateKey.generate,
+        lambda: rsa.generate_private_key(65537, 2048),
     ],
     ids=["P-384", "Ed25519", "RSA"],
 )
-def test_keys_of_others(key: Any, encryption: Any, password: bytes) -> None:
-    document = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption)
+def test_keys_of_others(new_key: Callable[[], Any], encryption: Any, password: bytes) -> None:
+    document = new_key().private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption)
 
     read = read_signing_key(document, password)
 
@@ -90,15 +91,15 @@ def test_what_is_no_key(document: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "sentence"),
+    ("new_key", "sentence"),
     [
-        (dsa.generate_private_key(1024), "must be an ECDSA, Ed25519 or RSA key"),
-        (rsa.generate_private_key(65537, 1024), "--key: is an RSA key of 1024 bits"),
+        (lambda: dsa.generate_private_key(1024), "must be an ECDSA, Ed25519 or RSA key"),
+        (lambda: rsa.generate_private_key(65537, 1024), "--key: is an RSA key of 1024 bits"),
     ],
     ids=["DSA", "small"],
 )
-def test_keys_that_nobody_would_accept(key: Any, sentence: str) -> None:
-    document = key.private_bytes(
+def test_keys_that_nobody_would_accept(new_key: Callable[[], Any], sentence: str) -> None:
+    document = new_key().private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
 
