@@ -29,7 +29,6 @@ from corral.bus.port import Bus
 from corral.frontend.nodes.contacts import NodeContacts, NodeGone, NodePending, NodeUnreachable
 from corral.frontend.nodes.decide.node import may_not_listen_yet
 from corral.frontend.nodes.decide.reports import NodeContact, Reach, ReportedProcess
-from corral.frontend.nodes.report_intake import too_much
 from corral.frontend.nodes.store.nodes import Nodes
 from corral.wire import go_json, subjects
 from corral.wire.backends import (
@@ -60,6 +59,10 @@ LIST_WITHIN: Final = timedelta(seconds=30)
 _THERE_WITHIN: Final = timedelta(seconds=5)
 _RECONNECTING_PAUSE: Final = timedelta(seconds=1)
 """Until a node is asked again that may not have noticed that NATS is back."""
+MOST_BYTES: Final = 1024 * 1024
+"""A node sends no more at once: the limit of a NATS server with default settings."""
+MOST_OBJECTS: Final = 4000
+"""JSON objects in it. A megabyte of empty ones would take seconds to parse; a backend or a process is one or two."""
 
 _SHOWN: Final = 200
 _TOKEN: Final = re.compile(r"[!-~]{0,256}")
@@ -340,6 +343,15 @@ class NodeClient:
             raise NodeBusy(f"no answer within {timeout.total_seconds():.0f} s", node_id=node_id) from error
         except InvalidInput as error:
             raise NodeRefused(f"the node answers what nobody understands: {error}", node_id=node_id) from error
+
+
+def too_much(content: bytes) -> str:
+    """Why this content must not be parsed, judged by its bytes alone; empty when it may be."""
+    if len(content) > MOST_BYTES:
+        return f"it has {len(content)} bytes, and {MOST_BYTES} are the most"
+    if (objects := content.count(b"{")) > MOST_OBJECTS:
+        return f"it has {objects} JSON objects, and {MOST_OBJECTS} are the most"
+    return ""
 
 
 def _listed(node_id: NodeId, reply: ListReply) -> list[InstalledBackend]:

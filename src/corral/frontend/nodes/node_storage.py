@@ -10,9 +10,8 @@ import msgspec
 from corral.base.errors import BusTimeout, InvalidInput, NoResponders
 from corral.base.ids import NodeId
 from corral.bus.port import Bus
-from corral.frontend.nodes.client import NodeBusy, NodeRefused
+from corral.frontend.nodes.client import NodeBusy, NodeRefused, too_much
 from corral.frontend.nodes.contacts import NodeUnreachable
-from corral.frontend.nodes.report_intake import too_much
 from corral.wire import go_json, subjects
 from corral.wire.files import EnsureRequest, ListedFiles, ListRequest, LocalPathReply, StageReply, StageRequest
 

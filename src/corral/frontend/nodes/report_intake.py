@@ -1,31 +1,16 @@
-"""How much nodes may say: decided before it is parsed, by its bytes alone.
+"""How much nodes may report by themselves: decided before a report is parsed, by its bytes alone.
 
-Answers are limited one by one. Anybody with a NATS login can send a report under any node's id, so for what nodes
-report by themselves there is also a limit for each node and one for all.
+Anybody with a NATS login can send a report under any node's id, so there is a limit for each node and one for all.
 """
 
 from collections.abc import Callable
 from datetime import datetime, timedelta
-from typing import Final
 
 import msgspec
 
 from corral.base.clock import Clock
 from corral.base.ids import NodeId
-
-MOST_BYTES: Final = 1024 * 1024
-"""A node sends no more at once: the limit of a NATS server with default settings."""
-MOST_OBJECTS: Final = 4000
-"""JSON objects in it. A megabyte of empty ones would take seconds to parse; a backend or a process is one or two."""
-
-
-def too_much(content: bytes) -> str:
-    """Why this content must not be parsed, judged by its bytes alone; empty when it may be."""
-    if len(content) > MOST_BYTES:
-        return f"it has {len(content)} bytes, and {MOST_BYTES} are the most"
-    if (objects := content.count(b"{")) > MOST_OBJECTS:
-        return f"it has {objects} JSON objects, and {MOST_OBJECTS} are the most"
-    return ""
+from corral.frontend.nodes.client import MOST_BYTES, too_much
 
 
 class ReportLimits(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,12 +12,12 @@ from corral.base.errors import CorralError, InvalidInput
 from corral.base.ids import NodeId, ReplicaId
 from corral.base.tasks import Poke
 from corral.bus.port import Message
-from corral.frontend.nodes.client import NodeClient
+from corral.frontend.nodes.client import MOST_BYTES, NodeClient
 from corral.frontend.nodes.decide.node import Node, NodeStatus
 from corral.frontend.nodes.decide.reports import ReportedProcess, port_of
 from corral.frontend.nodes.fleet import Fleet
 from corral.frontend.nodes.liveness import Brake
-from corral.frontend.nodes.report_intake import MOST_BYTES, ReportIntake, ReportLimits
+from corral.frontend.nodes.report_intake import ReportIntake, ReportLimits
 from corral.frontend.nodes.store.nodes import Nodes
 from corral.frontend.record.decide import Event, EventKind
 from corral.frontend.record.feed import Feed

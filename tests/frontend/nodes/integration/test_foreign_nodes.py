@@ -8,9 +8,8 @@ import pytest
 from corral.base.ids import NodeId
 from corral.bus.port import Message
 from corral.frontend.backends.inventory import INVENTORY_LIMITS
-from corral.frontend.nodes.client import NodeRefused
+from corral.frontend.nodes.client import MOST_BYTES, NodeRefused
 from corral.frontend.nodes.contacts import NodePending
-from corral.frontend.nodes.report_intake import MOST_BYTES
 from corral.wire import subjects
 from corral.wire.backends import InstalledBackend, InventoryReport
 from tests.kit.world import World
