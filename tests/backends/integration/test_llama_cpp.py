@@ -41,11 +41,16 @@ async def loaded(file: Path, **more: Any) -> AsyncIterator[RunningBackend]:
         yield backend
 
 
+def url_of(backend: RunningBackend, path: str) -> str:
+    """Where gateways send requests: those in Ollama's form go to the front, as the engine has none of these routes."""
+    return (backend.front_url if path.startswith("/api/") else backend.http_url) + path
+
+
 async def post(backend: RunningBackend, path: str, body: dict[str, Any], *, key: str = KEY) -> tuple[int, str]:
     headers = {"Authorization": f"Bearer {key}"}
     async with (
         aiohttp.ClientSession() as session,
-        session.post(backend.http_url + path, json=body, headers=headers) as r,
+        session.post(url_of(backend, path), json=body, headers=headers) as r,
     ):
         return r.status, await r.text()
 

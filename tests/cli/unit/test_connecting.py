@@ -204,7 +204,7 @@ def test_wrong_usage_ends_with_64(corral: Any, arguments: list[str]) -> None:
 def test_an_unknown_flag_names_the_near_one(corral: Any) -> None:
     outcome = corral("up", "--prot", "1")
     assert outcome.code == 64
-    assert outcome.err == "error: --prot: corral up has no such flag; did you mean --host or --port?\n"
+    assert outcome.err == "error: --prot: corral up has no such flag; did you mean --port?\n"
 
 
 @pytest.mark.parametrize(
