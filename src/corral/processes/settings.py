@@ -251,8 +251,8 @@ SECRET_VARIABLES: Final = frozenset(
 would otherwise import every section for their names; a test compares the list with the settings."""
 
 _READ_BY_ENGINES: Final = frozenset({"HF_ENDPOINT", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"})
-"""Those of them that engines read as well, and that open nothing of the fleet. A worker decides by its own list which
-of these its backends get."""
+"""Variables of the hub that engines read as well, and that open nothing of the fleet. A worker decides by its own list
+which of these its backends get."""
 
 
 @cache

@@ -208,7 +208,7 @@ def _is_shared(folder: Path) -> bool:
 
 
 def _elsewhere(paths: Iterable[Path], data: Path) -> list[Path]:
-    """Those that neither lie in the worker's own directory nor hold it."""
+    """The paths that neither lie in the worker's own directory nor hold it."""
     return [path for path in _outside(paths, data) if not Path(os.path.realpath(path)).is_relative_to(data)]
 
 
