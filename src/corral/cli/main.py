@@ -25,44 +25,59 @@ log = logging.getLogger(__name__)
 _SHOWN: Final = 80
 _NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
-COMMANDS: Final = {
-    "run": "corral.cli.models.run:run",
-    "up": "corral.cli.processes.commands:up",
-    "status": "corral.cli.fleet.status:status",
-    "down": "corral.cli.processes.commands:down",
-    "frontend": "corral.cli.processes.commands:frontend",
-    "worker": "corral.cli.processes.commands:worker",
-    "gateway": "corral.cli.processes.commands:gateway",
-    "control": "corral.cli.processes.commands:control",
-    "models": "corral.cli.models:models",
-    "chat": "corral.cli.models.chat:chat",
-    "gallery": "corral.cli.gallery.commands:gallery",
-    "backend": "corral.cli.authoring:backend",
-    "backends": "corral.cli.backends.commands:backends",
-    "apply": "corral.cli.backends.rules:apply",
-    "ops": "corral.cli.operations.commands:ops",
-    "nodes": "corral.cli.nodes.commands:nodes",
-    "engines": "corral.cli.engines:engines",
-    "ps": "corral.cli.fleet.ps:ps",
-    "why": "corral.cli.fleet.why:why",
-    "what-if": "corral.cli.fleet.what_if:what_if",
-    "login": "corral.cli.access.login:login",
-    "logout": "corral.cli.access.login:logout",
-    "whoami": "corral.cli.access.login:whoami",
-    "password": "corral.cli.access.login:password",
-    "users": "corral.cli.access.users:users",
-    "keys": "corral.cli.access.keys:keys",
-    "events": "corral.cli.fleet.events:events",
-    "logs": "corral.cli.fleet.logs:logs",
-    "doctor": "corral.cli.fleet.doctor:doctor",
-    "version": "corral.cli.main:version",
-    "completion": "corral.cli.main:completion",
-    "help": "corral.cli.main:help_command",
+SECTIONS: Final = {
+    "Begin": {
+        "run": "corral.cli.models.run:run",
+        "up": "corral.cli.processes.commands:up",
+        "status": "corral.cli.fleet.status:status",
+        "down": "corral.cli.processes.commands:down",
+    },
+    "Models": {
+        "models": "corral.cli.models:models",
+        "chat": "corral.cli.models.chat:chat",
+        "ps": "corral.cli.fleet.ps:ps",
+        "why": "corral.cli.fleet.why:why",
+        "what-if": "corral.cli.fleet.what_if:what_if",
+    },
+    "Backends and machines": {
+        "gallery": "corral.cli.gallery.commands:gallery",
+        "backends": "corral.cli.backends.commands:backends",
+        "backend": "corral.cli.authoring:backend",
+        "apply": "corral.cli.backends.rules:apply",
+        "ops": "corral.cli.operations.commands:ops",
+        "nodes": "corral.cli.nodes.commands:nodes",
+        "worker": "corral.cli.processes.commands:worker",
+        "engines": "corral.cli.engines:engines",
+    },
+    "Find out": {
+        "events": "corral.cli.fleet.events:events",
+        "logs": "corral.cli.fleet.logs:logs",
+        "doctor": "corral.cli.fleet.doctor:doctor",
+    },
+    "Access": {
+        "login": "corral.cli.access.login:login",
+        "logout": "corral.cli.access.login:logout",
+        "whoami": "corral.cli.access.login:whoami",
+        "password": "corral.cli.access.login:password",
+        "users": "corral.cli.access.users:users",
+        "keys": "corral.cli.access.keys:keys",
+    },
+    "Processes": {
+        "frontend": "corral.cli.processes.commands:frontend",
+        "gateway": "corral.cli.processes.commands:gateway",
+        "control": "corral.cli.processes.commands:control",
+    },
+    "This program": {
+        "version": "corral.cli.main:version",
+        "completion": "corral.cli.main:completion",
+        "help": "corral.cli.main:help_command",
+    },
 }
+"""All commands under the titles of `corral --help`."""
 
 
 @click.command(
-    cls=lazy_group(COMMANDS), context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110}
+    cls=lazy_group(SECTIONS), context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110}
 )
 @click.version_option(__version__, "--version", prog_name="corral", message="%(prog)s %(version)s")
 def cli() -> None:

@@ -156,8 +156,12 @@ def process_sources() -> SettingSources:
     return sources
 
 
-def lazy_group(commands: Mapping[str, str]) -> type[click.Group]:
-    """A class of groups that import a command when it is asked for; `commands` maps names to `module:attribute`."""
+def lazy_group(sections: Mapping[str, Mapping[str, str]]) -> type[click.Group]:
+    """A class of groups that import a command when it is asked for.
+
+    `sections` has the titles of the group's help, and below each the commands: names and their `module:attribute`.
+    """
+    commands = {name: place for section in sections.values() for name, place in section.items()}
 
     class LazyGroup(click.Group):
         def list_commands(self, ctx: click.Context) -> list[str]:
@@ -170,5 +174,17 @@ def lazy_group(commands: Mapping[str, str]) -> type[click.Group]:
             command = getattr(import_module(module), attribute)
             assert isinstance(command, click.Command)  # noqa: S101 - the tables are ours
             return command
+
+        def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+            width = max(map(len, commands))
+            for title, names in sections.items():
+                known = [(name, self.get_command(ctx, name)) for name in names]
+                rows = [
+                    (name.ljust(width), command.get_short_help_str(formatter.width - 6 - width))
+                    for name, command in known
+                    if command is not None and not command.hidden
+                ]
+                with formatter.section(title):
+                    formatter.write_dl(rows)
 
     return LazyGroup

@@ -7,11 +7,20 @@ import click
 import pytest
 
 from corral.cli.fleet import events
+from corral.cli.main import SECTIONS
 from corral.processes.exit_codes import ExitCode
 from corral.wire.models import ModelView
 from corral.wire.plans import ActPlanView
 
 MODEL = ModelView(name="small", backend="echo", model="", revision="", source="small.yaml", state="cold")
+
+
+def test_the_list_of_commands_has_titles_and_each_command_once(corral: Any) -> None:
+    sections = corral("--help").out.split("Options:")[1].split("\n\n")[1:]
+
+    assert [section.splitlines()[0] for section in sections] == [f"{title}:" for title in SECTIONS]
+    listed = [line.split()[0] for section in sections for line in section.splitlines()[1:]]
+    assert listed == [name for section in SECTIONS.values() for name in section if name != "control"]
 
 
 @pytest.mark.parametrize("words", [(), ("nodes",), ("backends", "rules")])

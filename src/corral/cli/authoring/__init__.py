@@ -16,6 +16,6 @@ COMMANDS: Final = {
 }
 
 
-@click.command(cls=lazy_group(COMMANDS))
+@click.command(cls=lazy_group({"Commands": COMMANDS}))
 def backend() -> None:
     """Make backends: images, signatures, galleries."""

@@ -20,7 +20,7 @@ COMMANDS: Final = {
 }
 
 
-@click.command(cls=lazy_group(COMMANDS))
+@click.command(cls=lazy_group({"Commands": COMMANDS}))
 def engines() -> None:
     """Let engines that somebody else runs answer for models.
 

@@ -34,6 +34,6 @@ COMMANDS: Final = {
 }
 
 
-@click.command(cls=lazy_group(COMMANDS))
+@click.command(cls=lazy_group({"Commands": COMMANDS}))
 def models() -> None:
     """Get, see, change, scale and remove models; try templates."""
