@@ -2,7 +2,8 @@
 
 Without a name it runs what `make bench` is for: `heartbeats` and `start`. The others run only when they are named:
 `frameworks` installs things of its own under `.build`; `files`, `staging`, `images` and `download` write gigabytes.
-With `--tree`, `gateway` and `engines` compare this tree with another one, in turns.
+With `--tree` this tree is compared with another one: `gateway` and `engines` serve both at once, the other benches run
+whole, five times in each tree by turns.
 """
 
 import argparse
@@ -35,6 +36,7 @@ from bench import (
     questions,
     readings,
     staging,
+    turns,
     warm,
 )
 from bench import run as running
@@ -135,7 +137,7 @@ BENCHES: Final[Mapping[str, Bench]] = {
 }
 SIZED: Final = {"files": _files, "staging": _staging, "peers": _peers, "images": _images, "download": _download}
 COMPARED: Final = {"gateway": against.gateways, "engines": against.adapters}
-"""With another tree."""
+"""With another tree, both serving at the same time."""
 UNNAMED: Final = ("heartbeats", "start")
 
 
@@ -144,8 +146,6 @@ def main(words: Sequence[str]) -> int:
     unknown = [name for name in options.names if name not in BENCHES]
     if unknown:
         _parser().error(f"there is no bench {unknown[0]!r}; there are {', '.join(BENCHES)}")
-    if options.tree is not None and (alone := sorted({*options.names} - {*COMPARED})):
-        _parser().error(f"{alone[0]!r} cannot be compared with another tree; {' and '.join(COMPARED)} can")
     before = readings.machine()
     tables = asyncio.run(_run(options))
     machine = {**before, "load afterwards": readings.machine()["load"]}
@@ -179,12 +179,17 @@ def _folder(text: str) -> Path:
 
 async def _run(options: argparse.Namespace) -> list[Table]:
     if options.tree is not None:
-        turns = against.Turns() if options.seconds is None else against.Turns(seconds=options.seconds)
-        return [await COMPARED[name](options.tree, turns) for name in options.names]
+        return [table for name in options.names for table in await _compared(name, options.tree, options.seconds)]
     sized = {name: functools.partial(bench, megabytes=options.megabytes) for name, bench in SIZED.items()}
     benches: dict[str, Bench] = {**BENCHES, **sized}
     names = options.names or UNNAMED
     return [table for name in names for table in await benches[name](options.seconds)]
+
+
+async def _compared(name: str, tree: Path, seconds: float | None) -> list[Table]:
+    if name not in COMPARED:
+        return await turns.by_turns(name, tree)
+    return [await COMPARED[name](tree, against.Turns() if seconds is None else against.Turns(seconds=seconds))]
 
 
 if __name__ == "__main__":
