@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from msgspec.structs import replace
 
 from corral.base.ids import NodeId
-from corral.frontend.nodes.decide.node import Capacity, NodeStatus
+from corral.frontend.nodes.decide.node import Capacity, NodeStatus, Peer
 from corral.frontend.serving.decide.load_job import LoadState, LoadWhy
 from corral.frontend.serving.decide.replica import ReplicaState
 from corral.frontend.serving.decide.rollout import ROLLING_PATIENCE
@@ -94,6 +94,14 @@ class TestCounts:
         assert problem == (
             "one more fits nowhere: a already has 1 of 1 replicas of it; b already has 1 of 1 replicas of it"
         )
+
+    def test_one_plan_gives_the_memory_of_a_machine_with_two_nodes_away_once(self) -> None:
+        fleet, memory = ScaledFleet(), Capacity(total_ram=8 * GIB, available_ram=8 * GIB)
+        for node in ("a", "b"):
+            fleet.add_node(node, capacity=memory, peer=Peer(version="1", memory_pool="p"))
+        fleet.needs["m"] = 5 * GIB
+        fleet.add_model("m", spread_all=True)
+        assert acts(fleet) == [("load", "spread")]
 
     def test_after_a_failure_nothing_is_loaded_until_the_cooldown_is_over(self) -> None:
         fleet = a_fleet("a", min_replicas=1)

@@ -144,6 +144,18 @@ async def test_a_place_is_not_reserved_where_there_is_no_room_any_more(jobs: Loa
     assert [one.id for one in await replicas.living()] == [taken.id]
 
 
+async def test_what_lives_on_another_node_of_the_machine_is_seen(jobs: LoadJobs) -> None:
+    first, second = await claimed(jobs, "a"), await claimed(jobs, "b")
+    taken = await reserved(jobs, first, ram=5)
+
+    def fits(there: Sequence[Replica]) -> bool:
+        return sum(one.ram for one in there) + 4 <= 8
+
+    other = a_replica(node_id=NodeId("mate"), model="b", state=ReplicaState.RESERVED, ram=4)
+    assert not await jobs.reserve(second, MINE, other, fits=fits, mates=[taken.node_id])
+    assert await jobs.reserve(second, MINE, other, fits=fits)
+
+
 async def test_what_is_reserved_and_for_whom_is_stored(jobs: LoadJobs, replicas: ReplicaStore) -> None:
     reservation = {"vram": 7, "ram": 5, "cards": ("GPU-1", "GPU-2"), "why": LoadWhy.BUSY}
     await reserved(jobs, await claimed(jobs), **reservation)

@@ -292,9 +292,12 @@ class _Planning:
     def _as_planned(self, candidate: CandidateNode, ending: Replica | None) -> CandidateNode:
         """The node with what this plan gives away there, without what ends there for it."""
         planned = self._planned.get(candidate.node.id, [])
+        beside = [replica for mate in sorted(candidate.mates) for replica in self._planned.get(mate, [])]
         after = candidate
         if ending is not None and ending.node_id == candidate.node.id:
             after = without(candidate, {ending.id})
+        if beside:
+            after = replace(after, beside=(*after.beside, *beside))
         return replace(after, replicas=(*after.replicas, *planned)) if planned else after
 
     def _load(self, model: ScaledModel, why: LoadWhy, choice: Placement, *, prefer: NodeId | None = None) -> None:

@@ -4,7 +4,7 @@ What the holder does to its replica is in the same transaction as what it does t
 holds the lease: a frontend that was wrongly taken for dead changes nothing any more.
 """
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -12,7 +12,7 @@ from msgspec.structs import asdict, replace
 from sqlalchemy import ColumnElement, Row, and_, delete, not_, or_, select, true, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from corral.base.ids import LeaseToken, new_load_job_id
+from corral.base.ids import LeaseToken, NodeId, new_load_job_id
 from corral.frontend.record.decide import Event
 from corral.frontend.record.store import append
 from corral.frontend.serving.decide.load_job import (
@@ -157,8 +157,11 @@ class LoadJobs:
 
     # What the holder of the lease does.
 
-    async def reserve(self, job: LoadJob, token: LeaseToken, replica: Replica, *, fits: Fits) -> bool:
-        """Take a place on a node for it, if it still fits beside those that live there by now.
+    async def reserve(
+        self, job: LoadJob, token: LeaseToken, replica: Replica, *, fits: Fits, mates: Collection[NodeId] = ()
+    ) -> bool:
+        """Take a place on a node for it, if it still fits beside those that live by now there, and on its mates: the
+        other nodes of the same machine.
 
         False: the place or its room is taken, or the job is no longer ours.
         """
@@ -166,7 +169,7 @@ class LoadJobs:
         values = {**_NOTHING_SAID, **place, "steps": _steps(job)}
 
         async def work(connection: AsyncConnection) -> None:
-            _must(fits(await lock_living_on(connection, replica.node_id)))
+            _must(fits(await lock_living_on(connection, [replica.node_id, *mates])))
             _must(await insert_replica(connection, replica))
             _must(await _change(connection, _held(job, token), values))
 
