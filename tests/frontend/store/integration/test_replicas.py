@@ -156,6 +156,20 @@ async def test_what_lives_on_another_node_of_the_machine_is_seen(jobs: LoadJobs)
     assert await jobs.reserve(second, MINE, other, fits=fits)
 
 
+async def test_a_load_that_ended_after_a_plan_was_made_is_not_begun_again(jobs: LoadJobs) -> None:
+    """The plan counted it as coming, and wants one more beside it: two under way."""
+    before = await loaded(jobs)
+    job = await claimed(jobs)
+    coming = await reserved(jobs, job, index=1)
+    placed = with_place(job, coming)
+    assert await jobs.advance(placed, MINE, ReplicaState.LOADING, at=after(1))
+    assert await jobs.finish(placed, MINE, coming, events=[])
+
+    assert await jobs.add(a_load_job(), count=2, seen=[before.id]) == 0
+    assert await jobs.all() == []
+    assert await jobs.add(a_load_job(), count=1, seen=[before.id, coming.id]) == 1
+
+
 async def test_what_is_reserved_and_for_whom_is_stored(jobs: LoadJobs, replicas: ReplicaStore) -> None:
     reservation = {"vram": 7, "ram": 5, "cards": ("GPU-1", "GPU-2"), "why": LoadWhy.BUSY}
     await reserved(jobs, await claimed(jobs), **reservation)

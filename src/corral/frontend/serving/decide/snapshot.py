@@ -9,7 +9,7 @@ import msgspec
 from msgspec.structs import replace
 
 from corral.base import config_fields as fields
-from corral.base.ids import NodeId
+from corral.base.ids import NodeId, ReplicaId
 from corral.frontend.models.decide.model import ModelSpec
 from corral.frontend.models.decide.needs import UNKNOWN_NEEDS, ModelNeeds
 from corral.frontend.nodes.decide.node import Node, SeenNode, memory_pool_of
@@ -115,6 +115,10 @@ class FleetSnapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     def of_model(self, model: str) -> list[Replica]:
         return [replica for replica in self.replicas if replica.model == model]
+
+    def loaded_of(self, model: str) -> frozenset[ReplicaId]:
+        """The replicas of the model that were loaded at this moment."""
+        return frozenset(replica.id for replica in self.of_model(model) if replica.state is ReplicaState.LOADED)
 
     @cached_property
     def least(self) -> Mapping[str, int]:

@@ -36,6 +36,7 @@ from corral.frontend.serving.decide.load_job import (
     seconds_so_far,
 )
 from corral.frontend.serving.decide.replica import Replica, ReplicaState, barrier
+from corral.frontend.serving.decide.snapshot import FleetSnapshot
 from corral.frontend.serving.loading.load_work import INSTALLING, LoadWork
 from corral.frontend.serving.loading.placing import LoadStores
 from corral.frontend.serving.staging.service import STAGING, StagingWatch
@@ -100,9 +101,21 @@ class Loads:
         await self._stores.jobs.open(self._new_job(spec, LoadWhy.RESTORED, node_id))
         self.poke.ring()
 
-    async def add(self, spec: ModelSpec, *, why: LoadWhy, count: int = 1, prefer: NodeId | None = None) -> int:
-        """Have so many loads of the model under way, whatever is loaded already; how many were begun for it."""
-        begun = await self._stores.jobs.add(self._new_job(spec, why, prefer), count=count)
+    async def add(
+        self,
+        spec: ModelSpec,
+        *,
+        why: LoadWhy,
+        count: int = 1,
+        prefer: NodeId | None = None,
+        seen: FleetSnapshot | None = None,
+    ) -> int:
+        """Have so many loads of the model under way, whatever is loaded already; how many were begun for it.
+
+        With the fleet that this was decided on, none is begun if a replica of the model was loaded since.
+        """
+        loaded = None if seen is None else seen.loaded_of(spec.name)
+        begun = await self._stores.jobs.add(self._new_job(spec, why, prefer), count=count, seen=loaded)
         if begun:
             self.poke.ring()
         return begun

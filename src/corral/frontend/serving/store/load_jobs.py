@@ -12,7 +12,7 @@ from msgspec.structs import asdict, replace
 from sqlalchemy import ColumnElement, Row, and_, delete, not_, or_, select, true, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from corral.base.ids import LeaseToken, NodeId, new_load_job_id
+from corral.base.ids import LeaseToken, NodeId, ReplicaId, new_load_job_id
 from corral.frontend.record.decide import Event
 from corral.frontend.record.store import append
 from corral.frontend.serving.decide.load_job import (
@@ -31,6 +31,7 @@ from corral.frontend.serving.store.replicas import (
     change_replica,
     insert_replica,
     is_loaded,
+    loaded_ids,
     lock_living,
     lock_living_on,
     reach,
@@ -84,13 +85,17 @@ class LoadJobs:
                 return None
             return await _open(connection, job)
 
-    async def add(self, job: LoadJob, *, count: int) -> int:
+    async def add(self, job: LoadJob, *, count: int, seen: Collection[ReplicaId] | None = None) -> int:
         """Have so many jobs of the model under way, in the lowest ordinals that are free; how many were begun.
 
-        One that failed keeps its ordinal until its cooldown is over, as in `open`.
+        One that failed keeps its ordinal until its cooldown is over, as in `open`. `seen` are the loaded replicas that
+        the count was decided on: none is begun if another one is loaded by now, whose load may have been counted.
         """
         async with self._db.begin() as connection:
             under_way = await _open_jobs(connection, job.model)
+            # After the jobs: a load leaves them in the transaction in which its replica is loaded.
+            if seen is not None and not await loaded_ids(connection, job.model) <= set(seen):
+                return 0
             used_ordinals, begun = {other.ordinal for other in under_way}, 0
             for ordinal in range(len(used_ordinals) + count):
                 if len(under_way) + begun >= count:

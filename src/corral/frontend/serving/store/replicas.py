@@ -123,6 +123,12 @@ async def is_loaded(connection: AsyncConnection, model: str, revision: str) -> b
     return bool((await connection.execute(select(exists().where(loaded)))).scalar_one())
 
 
+async def loaded_ids(connection: AsyncConnection, model: str) -> set[ReplicaId]:
+    """The replicas of the model that are loaded, with any configuration."""
+    loaded = and_(replicas.c.model == model, replicas.c.state == ReplicaState.LOADED.value)
+    return set((await connection.execute(select(replicas.c.id).where(loaded))).scalars())
+
+
 async def lock_living(connection: AsyncConnection, models: Sequence[str]) -> list[Replica]:
     """All living replicas of these models, without their keys; nobody else changes them during this transaction."""
     condition = and_(among(connection, replicas.c.model, models), replicas.c.state.in_(_LIVE))
