@@ -20,7 +20,7 @@ import msgspec
 from corral.base.ids import NodeId, ReplicaId
 from corral.frontend.operations.decide.intent import Intent, IntentState, Verb
 from corral.frontend.operations.decide.reasons import Reason, ReasonCode, because
-from corral.frontend.serving.decide.load_job import LoadJob, LoadState
+from corral.frontend.serving.decide.load_job import LoadJob, LoadState, is_cooling
 from corral.frontend.serving.decide.replica import Replica, ReplicaState
 
 ROLLING_PATIENCE: Final = timedelta(minutes=30)
@@ -227,4 +227,4 @@ def _by_job(job: LoadJob | None, now: datetime) -> Restore:
         return Restore.WAIT
     if job.failures >= MOST_FAILURES:
         return Restore.FORGET
-    return Restore.LOAD if job.retry_at <= now else Restore.WAIT
+    return Restore.WAIT if is_cooling(job, now) else Restore.LOAD

@@ -19,7 +19,7 @@ from corral.base.setting_kinds import duration
 from corral.base.settings import setting
 from corral.frontend.models.decide.model import ModelSpec
 from corral.frontend.nodes.decide.node import NodeStatus
-from corral.frontend.serving.decide.load_job import MAY_END_OTHERS, LoadJob, LoadState, LoadWhy
+from corral.frontend.serving.decide.load_job import MAY_END_OTHERS, LoadJob, LoadState, LoadWhy, is_cooling
 from corral.frontend.serving.decide.replica import Replica, ReplicaState
 from corral.frontend.serving.decide.rollout import ROLLING_PATIENCE, Restoration
 from corral.frontend.serving.decide.scheduling import SchedulingWish
@@ -140,7 +140,7 @@ def standing_of(
     places += [id for job in open_jobs if (id := job.node_id or job.preferred_node_id) is not None]
     owed = _owed(model, snapshot)
     places += [noted.node_id for noted in owed]
-    cooling = [job for job in model.jobs if job.state is LoadState.FAILED and job.retry_at > snapshot.at]
+    cooling = [job for job in model.jobs if is_cooling(job, snapshot.at)]
     return ReplicaStanding(
         serving=tuple(replica for replica in loaded if replica.id not in stale),
         stale=tuple(replica for replica in loaded if replica.id in stale),

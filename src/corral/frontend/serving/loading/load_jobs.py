@@ -239,7 +239,7 @@ class Loads:
         waiting = await self._waiting(now)
         self._next_due = min((at for job in waiting if (at := due_at(job)) > now), default=None)
         for job in waiting:
-            if job.id in self._working or not may_claim(job, now):
+            if job.id in self._working or not may_claim(job, now, self._policy):
                 continue
             token = new_lease_token()
             if not await self._stores.jobs.claim(job, token, now=now, until=now + self._policy.lease):

@@ -13,6 +13,7 @@ from sqlalchemy import ColumnElement, Row, and_, delete, not_, or_, select, true
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from corral.base.ids import LeaseToken, NodeId, ReplicaId, new_load_job_id
+from corral.frontend.operations.decide.intent import CLOCK_SKEW
 from corral.frontend.record.decide import Event
 from corral.frontend.record.store import append
 from corral.frontend.serving.decide.load_job import (
@@ -117,7 +118,7 @@ class LoadJobs:
 
     async def claim(self, job: LoadJob, token: LeaseToken, *, now: datetime, until: datetime) -> bool:
         """Begin to work on it, or go on where another one went silent. False: somebody else was first."""
-        free = and_(load_jobs.c.id == job.id, _claimable(now))
+        free = and_(load_jobs.c.id == job.id, _claimable(now, until))
         values = {"state": LoadState.LOADING.value, "lease_token": token, "lease_until": until, "changed_at": now}
         return await self._update(free, values)
 
@@ -351,7 +352,9 @@ async def _start(connection: AsyncConnection, job: LoadJob) -> bool:
     afresh = {**again, "revision": job.revision, "failures": 0}
     if await _change(connection, and_(failed, changed), afresh):
         return True
-    return await _change(connection, and_(failed, load_jobs.c.retry_at <= job.retry_at), again)
+    # As `is_cooling` decides it.
+    rested = or_(load_jobs.c.retry_at <= job.retry_at, load_jobs.c.changed_at > job.changed_at + CLOCK_SKEW)
+    return await _change(connection, and_(failed, rested), again)
 
 
 def _must(won: bool) -> None:
@@ -367,11 +370,15 @@ def _held(job: LoadJob, token: LeaseToken) -> ColumnElement[bool]:
     return and_(load_jobs.c.id == job.id, load_jobs.c.lease_token == token)
 
 
-def _claimable(now: datetime) -> ColumnElement[bool]:
-    """Return the SQL condition for what `decide.load_job.may_claim` decides."""
+def _claimable(now: datetime, until: datetime) -> ColumnElement[bool]:
+    """Return the SQL condition for what `decide.load_job.may_claim` decides; a lease that is taken now ends at
+    `until`."""
+    lease_until = load_jobs.c.lease_until
+    is_due = or_(load_jobs.c.retry_at <= now, load_jobs.c.changed_at > now + CLOCK_SKEW)
+    is_free = or_(lease_until <= now, lease_until > until + CLOCK_SKEW)
     return or_(
-        and_(load_jobs.c.state == LoadState.PENDING.value, load_jobs.c.retry_at <= now),
-        and_(load_jobs.c.state == LoadState.LOADING.value, load_jobs.c.lease_until <= now),
+        and_(load_jobs.c.state == LoadState.PENDING.value, is_due),
+        and_(load_jobs.c.state == LoadState.LOADING.value, is_free),
     )
 
 
