@@ -101,7 +101,7 @@ class Unloading:
             await self._feed.announce()
 
     async def _go_on(self, replica: Replica) -> None:
-        age = self._clock.now() - replica.changed_at
+        age = replica.age(self._clock.now())
         # What a silent gateway has under way is not known.
         may_be_busy = self._gateways.in_flight()[replica.id] or self._gateways.silent()
         within = self._policy.drain if replica.reason == NODE_DRAINED else DRAIN_WITHIN

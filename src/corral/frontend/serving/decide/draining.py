@@ -132,7 +132,7 @@ def _moved(snapshot: FleetSnapshot, spec: ModelSpec, replicas: Sequence[Replica]
     """What becomes of the loaded replicas of a model that is still there."""
     needed = max(snapshot.least.get(spec.name, 0), 1)
     elsewhere = _serving_elsewhere(snapshot, spec.name)
-    settled = [replica for replica in elsewhere if snapshot.at - replica.changed_at >= SETTLED_AFTER]
+    settled = [replica for replica in elsewhere if replica.age(snapshot.at) >= SETTLED_AFTER]
     if len(settled) >= needed:
         drained = tuple(_shown(snapshot, replica, DrainStep.ENDS, "others serve its model") for replica in replicas)
         return DrainPlan(replicas=drained, unload=tuple(replicas))
