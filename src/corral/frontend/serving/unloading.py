@@ -89,7 +89,7 @@ class Unloading:
             for replica in loaded
             if (why := outgrown(replica, catalogue)) is not None and why is not Outgrown.CHANGED
         }
-        self._noticed = {mark: self._noticed.get(mark, now) for mark in marks}
+        self._noticed = {mark: min(self._noticed.get(mark, now), now) for mark in marks}
         return [marks[mark] for mark, since in self._noticed.items() if now - since >= SETTLED_AFTER]
 
     async def _begin(self, replica: Replica, why: Outgrown) -> None:

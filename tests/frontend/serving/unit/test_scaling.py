@@ -206,6 +206,14 @@ class TestLoad:
         fleet.pass_time(seconds=1)
         assert acts(fleet) == [("load", "busy")]
 
+    def test_grows_also_after_the_clock_was_set_back(self) -> None:
+        fleet = self.busy(max_replicas=3)
+        assert acts(fleet) == []
+        fleet.pass_time(hours=-1)
+        assert acts(fleet) == []
+        fleet.pass_time(seconds=30)
+        assert acts(fleet) == [("load", "busy")]
+
     def test_waits_again_after_each(self) -> None:
         fleet = self.busy(max_replicas=3)
         fleet.planned()
@@ -314,6 +322,16 @@ class TestChanges:
         assert acts(fleet) == [("unload", "a")]
         fleet.settle()
         assert [(each.node_id, each.revision) for each in fleet.loaded("m")] == [("b", "r2")]
+
+    def test_a_change_is_carried_out_also_after_the_clock_was_set_back(self) -> None:
+        fleet = a_fleet("a", "b")
+        fleet.load("m", "a")
+        fleet.change("m")
+        assert acts(fleet) == []
+        fleet.pass_time(hours=-1)
+        assert acts(fleet) == []
+        fleet.pass_time(seconds=5)
+        assert acts(fleet) == [("load", "changed")]
 
     def test_without_room_the_old_one_ends_and_the_new_one_waits_for_its_place(self) -> None:
         fleet = a_fleet("a")

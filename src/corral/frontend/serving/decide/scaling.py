@@ -206,8 +206,8 @@ class _Planning:
         is_full = high is not None and len(standing.serving) >= high
         if since is None or not model.rule.has_counts or is_full or standing.coming or standing.cooling is not None:
             return ""
-        began = max(since, *(replica.changed_at for replica in standing.serving))
-        if self._snapshot.at - began < self._policy.grow_after:
+        ages = [self._snapshot.at - since, *(replica.age(self._snapshot.at) for replica in standing.serving)]
+        if min(ages) < self._policy.grow_after:
             return ""
         choice = self._place(model)
         if isinstance(choice, PlacementRefusal):

@@ -190,13 +190,14 @@ def why_stale(
 
 
 def remember(memory: ScalingMemory, snapshot: FleetSnapshot, policy: ScalingPolicy) -> ScalingMemory:
-    """What is to be known at this look, and at the next."""
+    """What is to be known at this look, and at the next. What was remembered before the clock was set back counts from
+    now."""
     models = scaled_models(snapshot)
     revisions: dict[str, tuple[str, datetime]] = {}
     for model in models:
         revision, since = memory.revisions.get(model.name, ("", snapshot.at))
         is_same = revision == model.spec.revision
-        revisions[model.name] = (model.spec.revision, since if is_same else snapshot.at)
+        revisions[model.name] = (model.spec.revision, min(since, snapshot.at) if is_same else snapshot.at)
     busy: dict[str, datetime] = {}
     rolling: dict[str, int] = {}
     seen = replace(memory, revisions=revisions)
@@ -205,7 +206,7 @@ def remember(memory: ScalingMemory, snapshot: FleetSnapshot, policy: ScalingPoli
         if standing.stale:
             rolling[model.name] = memory.rolling.get(model.name, standing.loaded)
         if snapshot.is_load_known and _is_full(model, standing, snapshot):
-            busy[model.name] = memory.busy_since.get(model.name, snapshot.at)
+            busy[model.name] = min(memory.busy_since.get(model.name, snapshot.at), snapshot.at)
     return replace(seen, busy_since=busy, rolling=rolling)
 
 
