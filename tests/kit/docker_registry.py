@@ -20,6 +20,7 @@ from corral.base.errors import ChildFailed
 from corral.oci.manifests import OCI_CONFIG, OCI_INDEX, OCI_LAYER_GZIP, OCI_MANIFEST, Descriptor, ImagePlatform
 from corral.oci.references import digest_of
 from tests.kit.ports import lasting_port
+from tests.kit.tied import tied
 
 _LOOPBACK: Final = "127.0.0.1"
 _START_SECONDS: Final = 60.0
@@ -143,7 +144,7 @@ class DockerRegistry:
         (self._home / "config.yml").write_text(json.dumps(settings))  # JSON is YAML
         with (self._home / "log").open("wb") as log:
             self._process = subprocess.Popen(
-                [find_program(), "serve", str(self._home / "config.yml")],
+                tied([find_program(), "serve", str(self._home / "config.yml")]),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

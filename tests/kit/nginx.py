@@ -11,6 +11,7 @@ from typing import Final
 
 from corral.base.errors import ChildFailed
 from tests.kit.ports import lasting_port
+from tests.kit.tied import tied
 from tests.kit.waiting import eventually
 
 _FETCHED: Final = Path(__file__).absolute().parents[2] / ".build" / "programs" / "nginx"
@@ -71,7 +72,7 @@ async def _running(home: Path, answer: str, *, upstream: str = "") -> AsyncItera
     config = home / "nginx.conf"
     config.write_text(_CONFIG.format(home=home, address=f"{_LOOPBACK}:{own}", answer=answer, upstream=upstream))
     process = await asyncio.create_subprocess_exec(
-        *(find_nginx(), "-e", str(home / "error.log"), "-p", str(home), "-c", str(config)),
+        *tied((find_nginx(), "-e", str(home / "error.log"), "-p", str(home), "-c", str(config))),
         stdin=asyncio.subprocess.DEVNULL,
     )
     try:

@@ -178,7 +178,7 @@ class RoomModel:
             assert victim.model not in self.kept
             took = victim.changed_at - victim.created_at
             turn = min(self.policy.stay, max(2 * took, timedelta(seconds=5)))
-            assert self.now - victim.changed_at >= turn, "it has not stayed long enough"
+            assert victim.age(self.now) >= turn, "it has not stayed long enough"
         ending = Counter(victim.model for victim in plan.victims)
         loaded = Counter(each.model for each in self.replicas.values() if each.state is ReplicaState.LOADED)
         assert all(loaded[model] - count >= self.least.get(model, 0) for model, count in ending.items())

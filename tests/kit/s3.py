@@ -15,6 +15,7 @@ from typing import Final, Self
 from corral.base.errors import ChildFailed
 from corral.files.storage import StorageConfig
 from tests.kit.ports import lasting_port
+from tests.kit.tied import tied
 
 _LOOPBACK: Final = "127.0.0.1"
 _START_SECONDS: Final = 60.0
@@ -68,7 +69,7 @@ class S3Server:
         (self._home / "s3.json").write_text(json.dumps({"identities": identities}))
         with (self._home / "log").open("wb") as log:
             self._process = subprocess.Popen(
-                self._command(),
+                tied(self._command()),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

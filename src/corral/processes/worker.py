@@ -45,7 +45,7 @@ from corral.worker.files.object_cache import ObjectPlaces
 from corral.worker.files.object_files import ObjectFetches, ObjectFiles, object_handlers
 from corral.worker.files.serving import FileMember, FileServing
 from corral.worker.hardware.gpus import MachineGpus, detectors_of_this_machine
-from corral.worker.hardware.machine import CapabilityRule, Cgroup, Hardware, Machine, on_one_disk
+from corral.worker.hardware.machine import CapabilityRule, Cgroup, Hardware, Machine, memory_pool, on_one_disk, read_ram
 from corral.worker.http import HttpServer, readiness_problems, try_to_listen
 from corral.worker.membership import addresses
 from corral.worker.membership.frontend_client import FrontendClient
@@ -301,6 +301,7 @@ def _hello(config: WorkerConfig, secret: str, incarnation: Incarnation, nats_log
         heartbeat_seconds=config.heartbeat_interval.total_seconds(),
         platform=str(this_platform()),
         one_disk=on_one_disk(config.models_path, config.backends_path),
+        memory_pool=memory_pool(read_ram(), Cgroup()),
         nats_login=nats_login,
     )
 

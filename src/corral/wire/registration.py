@@ -99,6 +99,8 @@ class CorralHello(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Which images run there, in their words: `linux/arm64`."""
     one_disk: bool = False
     """Backends are kept on the same disk as models, so that `available_disk` tells of both."""
+    memory_pool: str = ""
+    """Workers that say the same here report the same memory: they share a machine and its limits. Empty: not known."""
     cards: object = None
     """A list of `CardReport`. Of no type here: a worker is not turned away for what it says of its GPUs."""
     nats_login: str = ""

@@ -2,11 +2,13 @@
 
 Whatever changes a backend's directory, or starts a process from it, holds the backend's lock meanwhile; waiting for a
 process to become ready is not part of that, so that nobody waits behind a slow start. Where a backend comes from is
-found out before, since galleries may take their time.
+found out before, since galleries may take their time. A delete waits until that is known of all installs before it,
+since it may have another name of the same backend.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 import msgspec
@@ -28,7 +30,7 @@ from corral.wire.backends import (
 )
 from corral.wire.replicas import ProcessKey
 from corral.worker.installing.backend_directory import BackendDirectory, Home, Located, make_executable
-from corral.worker.installing.installer import BackendLocks, Installer
+from corral.worker.installing.installer import BackendLocks, Installer, SourceLookup, SourceLookups
 from corral.worker.installing.orders import CannotInstall, InstallableBackend, InstallOrder, NoSuchBackend
 from corral.worker.installing.progress import Report, starting
 from corral.worker.processes.process import BackendProcess, Launch
@@ -55,6 +57,11 @@ class InstallPlan(msgspec.Struct, frozen=True, kw_only=True):
     def places(self) -> frozenset[str]:
         """Directories that the install changes; empty if it cannot be installed."""
         return self.backend.places if self.backend is not None else frozenset()
+
+    @property
+    def aliases(self) -> frozenset[str]:
+        """Further names of what will be installed."""
+        return self.backend.aliases if self.backend is not None else frozenset()
 
     @property
     def key(self) -> str:
@@ -123,6 +130,7 @@ class Backends:
         # install could overtake it there, find nothing to delete, and be answered before the install lands.
         self._turns = BackendLocks(_unresolved)
         self._locks = BackendLocks(self._identities)
+        self._lookups = SourceLookups(self._identities)
         supervisor.on_end(unused.forget)
         supervisor.on_end(lambda launch: adapters.forget(launch.http_key))
 
@@ -152,13 +160,13 @@ class Backends:
         change = BackendChange()
         try:
             async with self._turns.hold(request.backend):
-                plan = await self._plan(request)
-                async with self._locks.hold(request.backend, *plan.places):
-                    replica_key = ProcessKey(request.backend, request.replica_index)
-                    await self._ended(
-                        {*await self._keys_of_backend(request.backend, plan.key), replica_key}, change, force=True
-                    )
-                    await self._put(request, plan, report)
+                with self._lookups.begin() as lookup:
+                    plan = await self._plan(request)
+                    async with self._locked(request, plan, lookup):
+                        keys = await self._keys_of_backend(request.backend, plan.key)
+                        keys.add(ProcessKey(request.backend, request.replica_index))
+                        await self._ended(keys, change, force=True)
+                        await self._put(request, plan, report)
         except CorralError as error:
             change.problem = error
         return change
@@ -222,20 +230,21 @@ class Backends:
             check_galleries(request)
         while True:
             async with self._turns.hold(request.backend):
-                started = await self._begun(request, report)
+                with self._lookups.begin() as lookup:
+                    started = await self._begun(request, report, lookup)
             if isinstance(started, Launch):
                 return started
             if (launch := await self._supervisor.until_serving(started)) is not None:
                 return launch
 
-    async def _begun(self, request: InstallRequest, report: Report) -> Launch | BackendProcess:
+    async def _begun(self, request: InstallRequest, report: Report, lookup: SourceLookup) -> Launch | BackendProcess:
         """A process that begins to run what is installed, or a ready one of what replaced it."""
         plan = InstallPlan()
         while True:
             home = None if plan.is_made or request.force else await self._find(request.backend)
             if not plan.is_made and (home is None or self._is_stopgap(home, request)):
                 plan = await self._plan(request)
-            async with self._locks.hold(request.backend, *plan.places):
+            async with self._locked(request, plan, lookup):
                 if request.force:
                     return await self._replaced(request, plan, report)
                 home = await self._home(request, plan, report)
@@ -243,6 +252,18 @@ class Backends:
                     continue  # deleted meanwhile under another name, and no source has been looked up for it
                 report(starting(request.backend))
                 return self._supervisor.begin(request, home)
+
+    @asynccontextmanager
+    async def _locked(
+        self, request: InstallRequest | UpgradeRequest, plan: InstallPlan, lookup: SourceLookup
+    ) -> AsyncIterator[None]:
+        """Hold the locks of all names of what the plan installs. An alias that another backend has is not locked: that
+        one need not wait for this."""
+        aliases = {alias for alias in plan.aliases if not await asyncio.to_thread(self._directory.locate, alias)}
+        lookup.found(frozenset({request.backend, *plan.places, *plan.aliases}))
+        async with self._locks.hold(request.backend, *plan.places, *aliases):
+            lookup.end()
+            yield
 
     async def _plan(self, request: InstallRequest | UpgradeRequest) -> InstallPlan:
         """Look for a source, asking galleries if needed. Never raises: the error is reported when the plan is used."""
@@ -319,11 +340,14 @@ class Backends:
     async def _changed(self, name: str, do: Callable[[Located, BackendChange], Awaitable[None]]) -> BackendChange:
         change = BackendChange()
         try:
-            async with self._turns.hold(name), self._locks.hold(name):
-                located = await asyncio.to_thread(self._directory.locate, name)
-                if located is None:
-                    raise NotFound(f'backend "{name}": backend not found')
-                await do(located, change)
+            async with self._turns.hold(name):
+                names = (name, name.rpartition("@")[2])  # what is being installed may be from that gallery
+                await self._lookups.wait_for_earlier(*names)
+                async with self._locks.hold(*names):
+                    located = await asyncio.to_thread(self._directory.locate, name)
+                    if located is None:
+                        raise NotFound(f'backend "{name}": backend not found')
+                    await do(located, change)
         except CorralError as error:
             change.problem = error
         return change

@@ -13,7 +13,7 @@ import pytest
 
 from corral.worker.config import SupervisionConfig
 from corral.worker.installing import directory_source
-from corral.worker.installing.backend_metadata import Metadata
+from corral.worker.installing.backend_metadata import Metadata, Provenance
 from corral.worker.installing.directory_source import DirectorySource
 from corral.worker.installing.orders import CannotInstall, Delivered, Fetching, InstallableBackend, InstallOrder
 from corral.worker.installing.progress import InstallStep
@@ -40,7 +40,7 @@ class Mute:
 
 
 class HeldSource:
-    """Offers `slow`, which is copied only when the test lets it."""
+    """Offers `slow`, also as `names@slow` and with the alias `quick`, which is copied only when the test lets it."""
 
     def __init__(self, source: Path) -> None:
         self._source = source
@@ -54,9 +54,10 @@ class HeldSource:
     async def find(self, order: InstallOrder) -> InstallableBackend | None:
         self.sought.set()
         await self.may_be_found.wait()
-        return (
-            InstallableBackend(metadata=Metadata(name="slow"), fetch=self._fetch) if order.backend == "slow" else None
-        )
+        if order.backend.rpartition("@")[2] != "slow":
+            return None
+        metadata = Metadata(name="slow", alias="quick", corral=Provenance(gallery="names"))
+        return InstallableBackend(metadata=metadata, fetch=self._fetch)
 
     async def _fetch(self, fetching: Fetching) -> Delivered:
         into = fetching.into
@@ -238,6 +239,46 @@ async def test_a_delete_does_not_overtake_an_install_that_looks_for_its_source(r
         rig.held.may_be_found.set()
     assert deleting.result()["success"]
     assert rig.on_disk == []
+
+
+@pytest.mark.parametrize("names", [("names@slow", "slow"), ("slow", "quick"), ("slow", "names@slow")])
+@pytest.mark.parametrize("verb", ["backend.install", "backend.upgrade"])
+async def test_a_delete_under_another_name_waits_for_what_is_looked_up(
+    rig: Rig, verb: str, names: tuple[str, str]
+) -> None:
+    """Before that, nobody knows that both names are of one backend."""
+    rig.held.may_be_found.clear()
+    rig.held.go_on.set()
+    async with asyncio.TaskGroup() as group:
+        group.create_task(rig.reply(verb, backend=names[0]))
+        await rig.held.sought.wait()
+        deleting = group.create_task(rig.reply("backend.delete", backend=names[1]))
+        await rig.listed()
+        rig.held.may_be_found.set()
+    assert (rig.on_disk, deleting.result()["success"]) == ([], True)
+
+
+async def test_a_delete_by_its_alias_waits_for_the_install_of_a_backend(rig: Rig) -> None:
+    install = asyncio.create_task(rig.reply("backend.install", backend="slow"))
+    await rig.held.begun.wait()
+    delete = asyncio.create_task(rig.reply("backend.delete", backend="quick"))
+    await rig.listed()
+    rig.held.go_on.set()
+    await install
+    assert (await delete)["success"]
+    assert (rig.on_disk, rig.running()) == ([], [])
+
+
+async def test_a_delete_does_not_wait_for_the_download_of_another_backend(rig: Rig, source: Path) -> None:
+    await rig.reply("backend.install", backend="mock", uri=str(source), name="mock")
+    install = asyncio.create_task(rig.reply("backend.install", backend="slow"))
+    await rig.held.begun.wait()
+    waiting = asyncio.create_task(rig.reply("backend.install", backend="names@slow"))
+    await rig.listed()
+    assert (await rig.reply("backend.delete", backend="mock"))["success"]
+    rig.held.go_on.set()
+    assert (await install)["success"]
+    assert (await waiting)["success"]
 
 
 async def test_the_end_of_the_worker_ends_an_install_and_leaves_nothing(rig: Rig) -> None:

@@ -81,6 +81,7 @@ async def test_the_golden_dialogue(
         "heartbeat_seconds",
         "platform",
         "one_disk",
+        "memory_pool",
         "confinement",
     }
     assert (hello["platform"], hello["one_disk"]) == (str(this_platform()), True)

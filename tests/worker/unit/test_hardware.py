@@ -16,6 +16,7 @@ from corral.worker.hardware.machine import (
     Hardware,
     detect_capability,
     limited_ram,
+    memory_pool,
     nearest_existing,
     read_cpu_model,
     read_disk,
@@ -168,6 +169,29 @@ def test_the_capability_of_a_linux_machine_is_localais(
     gpus = Gpus(vendor=vendor, total_vram=total)
 
     assert detect_capability(gpus, system="linux", architecture=architecture, local=tmp_path) == expected
+
+
+def test_workers_in_one_control_group_of_one_machine_name_the_same_memory(tmp_path: Path) -> None:
+    def pool(*, ram: int = 8 * GIB, boot: str = "b1", cgroup: str = "c1", **memory: int) -> str:
+        (tmp_path / cgroup).mkdir(exist_ok=True)
+        (tmp_path / "boot").write_text(f"{boot}\n")
+        return memory_pool(
+            Space(total=ram, available=ram), limits(tmp_path / cgroup, **memory), boot_id=tmp_path / "boot"
+        )
+
+    machine = pool()
+    assert machine == pool(cgroup="c2") == pool(cgroup="c3", max=9 * GIB, current=0)
+    assert machine != pool(boot="b2")
+    limited = pool(cgroup="c4", max=4 * GIB, current=0)
+    assert limited == pool(cgroup="c4", max=4 * GIB, current=GIB)
+    assert len({machine, limited, pool(cgroup="c5", max=4 * GIB, current=0)}) == 3
+
+
+def test_a_machine_that_cannot_be_told_from_others_names_no_memory(tmp_path: Path) -> None:
+    ram, nothing = Space(total=GIB, available=GIB), tmp_path / "nothing"
+    assert memory_pool(ram, limits(tmp_path), boot_id=nothing) == ""
+    (tmp_path / "boot").write_text("b1")
+    assert memory_pool(None, limits(tmp_path), boot_id=tmp_path / "boot") == ""
 
 
 async def test_a_gpu_without_memory_of_its_own_has_the_machines(tmp_path: Path) -> None:

@@ -66,10 +66,11 @@ class EventLog:
         return list(self._newest)[-SNAPSHOT:]
 
     async def after(self, sequence: int) -> list[LoggedEvent] | None:
-        """All entries after a sequence number. None: there are more than a reader gets."""
+        """All entries after a sequence number. None: there are more than a reader gets, or the number is of a record
+        that was replaced by an earlier one, as by a restored database."""
         last = self.last or 0
-        if sequence > last:
-            return []
+        if sequence > last:  # another frontend may have read further
+            return [] if sequence <= await self._events.last_sequence() else None
         if sequence >= self._all_after:
             return [entry for entry in self._newest if entry.sequence > sequence]
         if last - sequence > MOST_KEPT:

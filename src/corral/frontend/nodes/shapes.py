@@ -158,7 +158,13 @@ def read_registration(request: RegisterRequest) -> Registration:
     peer = None
     if hello is not None:
         platform, features = hello.platform[:_SHOWN], frozenset(hello.features)
-        peer = Peer(version=hello.version, features=features, platform=platform, has_one_disk=hello.one_disk)
+        peer = Peer(
+            version=hello.version,
+            features=features,
+            platform=platform,
+            has_one_disk=hello.one_disk,
+            memory_pool=hello.memory_pool[:_SHOWN],
+        )
     secret = secret_of(request)
     if secret is not None and not MIN_SECRET <= len(secret) <= MAX_SECRET:
         raise InvalidInput("corral.secret", f"must have {MIN_SECRET} to {MAX_SECRET} characters")

@@ -28,7 +28,8 @@ async def events(context: AdminContext, request: Request, caller: Caller) -> Res
     """A stream for those who accept `text/event-stream`, otherwise a list."""
     after, event_filter = _after(request), _filter(request.query_params)
     if STREAM in request.headers.get("accept", ""):
-        start = await context.record.events.last_sequence() if after is None else after
+        last = await context.record.events.last_sequence()
+        start = last if after is None else min(after, last)  # it may be of a database that was restored since
         return stream_response(context, request, _NewEvents(context, event_filter, start))
     limit, before = read_limit(request.query_params), read_number(request.query_params, "before")
     batch = await context.record.events.page(event_filter, limit=limit, after=after, before=before)

@@ -19,6 +19,7 @@ from corral.frontend.record.store import Events
 from corral.frontend.serving.decide.draining import NODE_DRAINED, DrainPlan, as_drained, left_over, plan_drain
 from corral.frontend.serving.decide.load_job import LoadWhy
 from corral.frontend.serving.decide.replica import Replica
+from corral.frontend.serving.decide.snapshot import FleetSnapshot
 from corral.frontend.serving.loading.load_jobs import Loads
 from corral.frontend.serving.snapshots import Snapshots
 from corral.frontend.serving.store.replicas import ReplicaStore
@@ -74,7 +75,7 @@ class Draining:
         self._is_reported = {seen.node.id: self._is_reported.get(seen.node.id, self._is_old(seen)) for seen in draining}
         plans = [(seen, plan_drain(snapshot, seen.node.id)) for seen in draining]
         for seen, plan in plans:
-            await self._go_on(seen, plan)
+            await self._go_on(seen, plan, snapshot)
         return any(len(plan.staying) < len(plan.replicas) for _, plan in plans)
 
     def _is_old(self, seen: SeenNode) -> bool:
@@ -82,9 +83,9 @@ class Draining:
         since = seen.node.facts.draining_since
         return since is not None and since < self._since
 
-    async def _go_on(self, seen: SeenNode, plan: DrainPlan) -> None:
+    async def _go_on(self, seen: SeenNode, plan: DrainPlan, snapshot: FleetSnapshot) -> None:
         for spec, count in plan.loads:
-            if await self._loads.add(spec, why=LoadWhy.DRAIN, count=count):
+            if await self._loads.add(spec, why=LoadWhy.DRAIN, count=count, seen=snapshot):
                 details = {"event": "drain.moving", "model": spec.name, "node": seen.node.name}
                 log.info("a model is loaded elsewhere, because its node is drained", extra=details)
         await self._unload(seen, plan.unload, by=_BY)

@@ -136,7 +136,7 @@ class Scaling:
                 return await self._unload(replica, why)
             case LoadMore(model=model):
                 under_way[model] += 1
-                return await self._load(action, snapshot.models[model], under_way[model])
+                return await self._load(action, snapshot, under_way[model])
 
     async def _unload(self, replica: Replica, why: str) -> bool:
         now = self._clock.now()
@@ -148,9 +148,10 @@ class Scaling:
             log.info("replica is being ended", extra=details)
         return is_done
 
-    async def _load(self, action: LoadMore, spec: ModelSpec, count: int) -> bool:
+    async def _load(self, action: LoadMore, snapshot: FleetSnapshot, count: int) -> bool:
         """Have one load more under way than there were: `count` in all."""
-        begun = await self._loads.add(spec, why=action.why, count=count, prefer=action.prefer)
+        spec = snapshot.models[action.model]
+        begun = await self._loads.add(spec, why=action.why, count=count, prefer=action.prefer, seen=snapshot)
         if not begun:
             return False
         log.info("one more replica", extra={"event": "model.scaling", "model": spec.name, "why": action.why.value})

@@ -89,7 +89,7 @@ class Unloading:
             for replica in loaded
             if (why := outgrown(replica, catalogue)) is not None and why is not Outgrown.CHANGED
         }
-        self._noticed = {mark: self._noticed.get(mark, now) for mark in marks}
+        self._noticed = {mark: min(self._noticed.get(mark, now), now) for mark in marks}
         return [marks[mark] for mark, since in self._noticed.items() if now - since >= SETTLED_AFTER]
 
     async def _begin(self, replica: Replica, why: Outgrown) -> None:
@@ -101,7 +101,7 @@ class Unloading:
             await self._feed.announce()
 
     async def _go_on(self, replica: Replica) -> None:
-        age = self._clock.now() - replica.changed_at
+        age = replica.age(self._clock.now())
         # What a silent gateway has under way is not known.
         may_be_busy = self._gateways.in_flight()[replica.id] or self._gateways.silent()
         within = self._policy.drain if replica.reason == NODE_DRAINED else DRAIN_WITHIN

@@ -4,6 +4,7 @@ Measures and nothing else. What cannot be read is left out, never reported as 0.
 not the machine's. Nothing here blocks the event loop for long: disk and GPUs, which may hang, are read in threads.
 """
 
+import hashlib
 import os
 import platform
 import sys
@@ -82,7 +83,16 @@ class Cgroup:
 
     def memory_limits(self) -> list[MemoryLimit]:
         """Every limit that holds, in no order; the lowest one counts."""
-        limits = []
+        return [limit for _, limit in self._limited_groups()]
+
+    def memory_group(self, total: int) -> int | None:
+        """The number that the kernel gives the control group with the lowest limit, the same in all containers. None:
+        nothing below this total limits the process."""
+        limits = ((limit.limit, group) for group, limit in self._limited_groups() if limit.limit < total)
+        tightest = min(limits, default=None)
+        return None if tightest is None else tightest[1].stat().st_ino
+
+    def _limited_groups(self) -> Iterator[tuple[Path, MemoryLimit]]:
         for controller, limit_file, used_file, reclaimable_name in (
             ("", "memory.max", "memory.current", "inactive_file"),
             ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
@@ -93,8 +103,7 @@ class Cgroup:
                     # Reclaimable file pages count as free: the kernel drops them under pressure.
                     reclaimable = _statistic(group / "memory.stat", reclaimable_name)
                     available = max(limit - max(used - reclaimable, 0), 0)
-                    limits.append(MemoryLimit(limit=limit, available=available))
-        return limits
+                    yield group, MemoryLimit(limit=limit, available=available)
 
     def cpu_quota(self) -> float | None:
         """How many processors' worth of time the groups grant; None: no limit."""
@@ -220,6 +229,19 @@ def limited_ram(ram: Space | None, cgroup: Cgroup) -> Space | None:
         total=min((limit.limit for limit in limits), default=ram.total),
         available=min((ram.available, *(limit.available for limit in limits))),
     )
+
+
+def memory_pool(ram: Space | None, cgroup: Cgroup, *, boot_id: Path = Path("/proc/sys/kernel/random/boot_id")) -> str:
+    """A word that is the same for all workers whose memory `limited_ram` takes from the same place; empty when not
+    known. Nobody else can guess it."""
+    boot = text_in(boot_id)
+    if ram is None or not boot:
+        return ""
+    try:
+        group = cgroup.memory_group(ram.total)
+    except OSError:  # the group is gone, or moved
+        return ""
+    return hashlib.sha256(f"corral memory pool {boot} {group}".encode()).hexdigest()[:32]
 
 
 def read_disk(path: Path) -> Space | None:

@@ -4,8 +4,8 @@ import asyncio
 import contextlib
 import logging
 import shutil
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final, Self
@@ -61,6 +61,58 @@ class BackendLocks:
                 if await self._identify(requested) == identities:  # else a name has changed meanwhile
                     yield
                     return
+
+
+class SourceLookup:
+    """A request whose source is being looked for, until it has the locks of the backends that it will change."""
+
+    def __init__(self) -> None:
+        self.names: frozenset[str] = frozenset()
+        """All names of those backends, as soon as the source tells them."""
+        self.is_named = asyncio.Event()
+        self.is_locked = asyncio.Event()
+
+    def found(self, names: frozenset[str]) -> None:
+        """The source was found, or there is none: then only the name of the request matters."""
+        self.names = names
+        self.is_named.set()
+
+    def end(self) -> None:
+        """It has its locks, or failed."""
+        self.is_named.set()
+        self.is_locked.set()
+
+
+class SourceLookups:
+    """Lets a delete come after earlier installs of the same backend, also of those whose source is still looked for.
+
+    Only the source tells which backend a name means, so no lock can be held meanwhile that a delete under another name
+    of this backend would meet.
+    """
+
+    def __init__(self, identify: Identify) -> None:
+        self._identify = identify
+        self._open: set[SourceLookup] = set()
+
+    @contextmanager
+    def begin(self) -> Iterator[SourceLookup]:
+        lookup = SourceLookup()
+        self._open.add(lookup)
+        try:
+            yield lookup
+        finally:
+            self._open.discard(lookup)
+            lookup.end()
+
+    async def wait_for_earlier(self, *names: str) -> None:
+        """Wait until all earlier requests that change the backend with these names have their locks.
+
+        Of other backends only the search for a source is waited for, not their locks.
+        """
+        for lookup in list(self._open):
+            await lookup.is_named.wait()
+            if await self._identify(frozenset(names)) & await self._identify(lookup.names):
+                await lookup.is_locked.wait()
 
 
 class NoPrevious(CannotInstall):

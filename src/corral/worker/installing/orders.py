@@ -92,6 +92,12 @@ class InstallableBackend(msgspec.Struct, frozen=True, kw_only=True):
         """Names of the directories that installing it changes."""
         return frozenset(metadata.name for metadata in (self.metadata, self.meta) if metadata is not None)
 
+    @property
+    def aliases(self) -> frozenset[str]:
+        """Other names that these backends get."""
+        both = (self.metadata, self.meta)
+        return frozenset(metadata.alias for metadata in both if metadata is not None and metadata.alias)
+
 
 class InstallSource(Protocol):
     async def find(self, order: InstallOrder) -> InstallableBackend | None:

@@ -7,11 +7,12 @@ from datetime import timedelta
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from corral.base.errors import DatabaseUnavailable
 from corral.base.ids import NodeId
 from corral.base.tasks import running
-from corral.frontend.live.decide.topics import Topic, read_topics
+from corral.frontend.live.decide.topics import Topic, read_place, read_topics
 from corral.frontend.live.hub import SPACING, Hub
 from corral.frontend.live.pictures import Pictures
 from corral.frontend.live.room import LiveRoom
@@ -254,6 +255,26 @@ async def test_events_come_as_they_are_written_and_are_resumed_by_their_sequence
     async with reading(frontend, "events,nodes", after=state.place, state=state):
         events = state.topics["events"]
         assert sorted(map(int, events)) == list(range(min(map(int, events)), newest + 3)), "no gap, at another hub"
+
+
+async def test_a_reader_of_a_database_that_was_restored_is_told_what_is_in_it(frontend: Frontend) -> None:
+    """Its place is in a history that is no more, further than the present one goes."""
+    await register(frontend, "gpu-1")
+    state = LiveState()
+    async with reading(frontend, "events", state=state):
+        before = frozenset(state.topics["events"])
+    place = replace(read_place(state.place), sequence=10**6)
+    state.topics["events"]["1000000"] = {"kind": "node.removed"}
+    async with reading(frontend, "events", after=str(place), state=state):
+        assert frozenset(state.topics["events"]) == before
+
+
+async def test_a_stream_of_events_goes_on_where_a_restored_database_ends(frontend: Frontend) -> None:
+    headers = {"authorization": f"Bearer {frontend.admin_key}", "accept": "text/event-stream"}
+    async with open_stream(frontend.app, "/api/v1/events?after=1000000", headers=headers) as stream:
+        assert await stream.next() == b"retry: 2000"
+        await register(frontend, "gpu-1")
+        assert b"event: node." in await stream.next()
 
 
 # Who may read.

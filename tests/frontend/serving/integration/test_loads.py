@@ -65,6 +65,30 @@ async def test_a_load_that_ends_while_somebody_asks_is_not_followed_by_another(
     assert len(await world.control.context.serving.replicas.living()) == 1
 
 
+async def test_a_load_that_is_taken_over_after_a_change_has_the_place_and_the_revision_of_the_change(
+    world: World,
+) -> None:
+    """A replica that says the old revision and runs the new one would be kept when the change is taken back."""
+    node = await world.node("w1")
+    await world.loads.ensure("small")
+    (held,) = await world.loads.claim()
+    placed = await world.loads._work.place(held, {})
+    assert placed is not None
+    world.loads._working.clear()  # the frontend that held it has died
+    await world.write(MODEL + "context_size: 8192\n")
+    await world.clock.advance(timedelta(minutes=1))
+    await world.loads.tick()
+
+    (replica,) = await world.control.context.serving.replicas.living()
+    assert replica.state is ReplicaState.LOADED
+    assert world.loader.told[-1].ContextSize == 8192
+    assert replica.revision == world.control.context.models.catalogue.find("small").revision
+    assert [request.model_id for request in node.installs] == ["small"]
+    first = await world.control.context.serving.replicas.get(placed.replica.id)
+    assert first is not None
+    assert (first.state, first.reason) == (ReplicaState.FAILED, "the model's configuration was changed")
+
+
 async def test_gateways_are_told_of_the_model_its_replica_and_the_keys(world: World) -> None:
     await world.node("w1")
     before = await view_of(world.control)

@@ -43,6 +43,19 @@ async def test_the_replica_of_a_deleted_model_is_stopped_by_its_exact_key(world:
     assert await world.loads.jobs() == []
 
 
+async def test_a_replica_that_leaves_service_ends_also_after_the_clock_was_set_back(world: World) -> None:
+    node = await world.node("w1")
+    replica = await world.loaded()
+    await world.delete()
+    await sweep(world)
+    await sweep(world, after=SETTLED_AFTER)
+    assert await state_of(world, replica) is ReplicaState.UNLOADING
+    world.clock.jump(timedelta(hours=-1))
+    await sweep(world, after=HEARD_AFTER)
+
+    assert (await state_of(world, replica), node.stopped) == (ReplicaState.IDLE, ["small#0"])
+
+
 async def test_a_changed_model_is_loaded_anew_with_its_new_configuration(world: World) -> None:
     node = await world.node("w1")
     replica = await world.loaded()

@@ -105,6 +105,8 @@ def test_it_ends_when_another_one_has_served_for_a_moment() -> None:
     assert steps(a_fleet(mine, young)) == [DrainStep.MOVES]
     assert plan_drain(a_fleet(mine, old), HERE).unload == (mine,)
     assert steps(a_fleet(mine, old)) == [DrainStep.ENDS]
+    before_the_clock_was_set_back = replace(young, changed_at=after(3700))
+    assert steps(a_fleet(mine, before_the_clock_was_set_back)) == [DrainStep.ENDS]
 
 
 def test_as_many_must_serve_elsewhere_as_the_rule_wants() -> None:

@@ -146,6 +146,16 @@ def test_who_was_just_loaded_stays_for_a_while_and_it_is_told_until_when() -> No
     assert ended_by(want(fleet, "c")) == ["a"]
 
 
+def test_who_was_loaded_before_the_clock_was_set_back_does_not_stay_until_that_hour_comes_again() -> None:
+    fleet = RoomModel()
+    fleet.add_node(2)
+    fleet.add_model("a", 2)
+    load(fleet, "a")
+    fleet.now -= timedelta(hours=1)
+
+    assert ended_by(want(fleet, "c")) == ["a"]
+
+
 @pytest.mark.parametrize(("load_seconds", "stay_seconds"), [(0, 5), (4, 8), (14, 28), (600, 30)])
 def test_what_took_long_to_load_stays_longer(load_seconds: int, stay_seconds: int) -> None:
     fleet = RoomModel()

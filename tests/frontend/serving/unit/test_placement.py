@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from corral.base.ids import NodeId
+from corral.frontend.models.decide.model import ModelSpec
 from corral.frontend.models.decide.needs import ModelNeeds, needs_by_size
-from corral.frontend.nodes.decide.node import Capacity, GpuCard, Node, NodeStatus, NodeType, Peer
+from corral.frontend.nodes.decide.node import Capacity, GpuCard, Node, NodeStatus, NodeType, Peer, SeenNode
 from corral.frontend.serving.decide.machine import room_of
 from corral.frontend.serving.decide.placement import (
     CURABLE,
@@ -22,6 +23,7 @@ from corral.frontend.serving.decide.placement import (
     place,
 )
 from corral.frontend.serving.decide.replica import Replica, ReplicaState
+from corral.frontend.serving.decide.snapshot import FleetSnapshot
 from tests.kit.samples import a_node, a_replica, after
 
 GIB = 1024**3
@@ -341,3 +343,48 @@ def test_whatever_machines_report_no_more_is_promised_than_they_have(
         for card in node.cards:
             alone = [one.vram for one in there if one.cards == (card.id,)]
             assert sum(alone) <= min(card.total, card.free)
+
+
+def pooled(name: str, pool: str, *, total: int = 8 * GIB) -> SeenNode:
+    node = a_node(
+        id=name,
+        name=name,
+        capacity=Capacity(total_ram=total, available_ram=total),
+        peer=Peer(version="1", memory_pool=pool),
+    )
+    return SeenNode(node=node, status=NodeStatus.HEALTHY, silent_seconds=0, heard_seconds_ago=0)
+
+
+def fleet_of(*nodes: SeenNode, replicas: tuple[Replica, ...] = ()) -> FleetSnapshot:
+    return FleetSnapshot(at=after(0), nodes=nodes, replicas=replicas)
+
+
+def test_nodes_of_one_machine_share_its_memory() -> None:
+    large = a_replica(node_id="a", model="large", state=ReplicaState.RESERVED, ram=5 * GIB)
+    shared = fleet_of(pooled("a", "p"), pooled("b", "p"), replicas=(large,))
+    apart = fleet_of(pooled("a", "p"), pooled("b", "q"), replicas=(large,))
+    silent = fleet_of(pooled("a", ""), pooled("b", ""), replicas=(large,))
+
+    assert [fleet.rooms[NodeId("b")].room.ram for fleet in (shared, apart, silent)] == [3 * GIB, 8 * GIB, 8 * GIB]
+    assert [fleet.rooms[NodeId("a")].room.ram for fleet in (shared, apart, silent)] == [3 * GIB] * 3
+
+
+def test_a_node_that_names_the_memory_of_another_size_of_machine_does_not_take_part_in_it() -> None:
+    large = a_replica(node_id="a", model="large", state=ReplicaState.RESERVED, ram=5 * GIB)
+    fleet = fleet_of(pooled("a", "p", total=64 * GIB), pooled("b", "p"), replicas=(large,))
+
+    assert fleet.rooms[NodeId("b")].room.ram == 8 * GIB
+
+
+def test_a_reservation_takes_its_memory_from_all_nodes_of_the_machine() -> None:
+    fleet = fleet_of(pooled("a", "p"), pooled("b", "p"), pooled("c", "q"))
+    spec = ModelSpec(name="m", backend="echo", revision="r1")
+    before = {candidate.node.id: candidate.room.ram for candidate in fleet.candidates(spec)}
+    reserved = a_replica(node_id="a", model="large", state=ReplicaState.RESERVED, ram=5 * GIB)
+
+    after_it = {each.node.id: each.room.ram for each in fleet.with_replica(reserved).candidates(spec)}
+
+    assert before == {"a": 8 * GIB, "b": 8 * GIB, "c": 8 * GIB}
+    assert after_it == {"a": 3 * GIB, "b": 3 * GIB, "c": 8 * GIB}
+    again = fleet_of(*fleet.nodes, replicas=(reserved,)).candidates(spec)
+    assert after_it == {each.node.id: each.room.ram for each in again}

@@ -52,19 +52,19 @@ def test_a_process_is_known_by_its_key_and_without_one_by_its_port(process: dict
 def test_a_pending_job_waits_for_its_time() -> None:
     job = a_load_job(retry_at=after(5))
 
-    assert not may_claim(job, after(4))
-    assert may_claim(job, after(5))
+    assert not may_claim(job, after(4), LoadPolicy())
+    assert may_claim(job, after(5), LoadPolicy())
 
 
 def test_a_job_is_taken_over_only_when_its_lease_has_ended() -> None:
     job = a_load_job(state=LoadState.LOADING, lease_token=LeaseToken("a"), lease_until=after(30))
 
-    assert not may_claim(job, after(29))
-    assert may_claim(job, after(30))
+    assert not may_claim(job, after(29), LoadPolicy())
+    assert may_claim(job, after(30), LoadPolicy())
 
 
 def test_nobody_works_on_a_failed_job() -> None:
-    assert not may_claim(a_load_job(state=LoadState.FAILED, retry_at=after(10)), after(99))
+    assert not may_claim(a_load_job(state=LoadState.FAILED, retry_at=after(10)), after(99), LoadPolicy())
 
 
 def test_larger_weights_get_more_time_up_to_a_bound() -> None:

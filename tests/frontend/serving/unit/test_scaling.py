@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from msgspec.structs import replace
 
 from corral.base.ids import NodeId
-from corral.frontend.nodes.decide.node import Capacity, NodeStatus
+from corral.frontend.nodes.decide.node import Capacity, NodeStatus, Peer
 from corral.frontend.serving.decide.load_job import LoadState, LoadWhy
 from corral.frontend.serving.decide.replica import ReplicaState
 from corral.frontend.serving.decide.rollout import ROLLING_PATIENCE
@@ -94,6 +94,14 @@ class TestCounts:
         assert problem == (
             "one more fits nowhere: a already has 1 of 1 replicas of it; b already has 1 of 1 replicas of it"
         )
+
+    def test_one_plan_gives_the_memory_of_a_machine_with_two_nodes_away_once(self) -> None:
+        fleet, memory = ScaledFleet(), Capacity(total_ram=8 * GIB, available_ram=8 * GIB)
+        for node in ("a", "b"):
+            fleet.add_node(node, capacity=memory, peer=Peer(version="1", memory_pool="p"))
+        fleet.needs["m"] = 5 * GIB
+        fleet.add_model("m", spread_all=True)
+        assert acts(fleet) == [("load", "spread")]
 
     def test_after_a_failure_nothing_is_loaded_until_the_cooldown_is_over(self) -> None:
         fleet = a_fleet("a", min_replicas=1)
@@ -196,6 +204,14 @@ class TestLoad:
         fleet.pass_time(seconds=29)
         assert acts(fleet) == []
         fleet.pass_time(seconds=1)
+        assert acts(fleet) == [("load", "busy")]
+
+    def test_grows_also_after_the_clock_was_set_back(self) -> None:
+        fleet = self.busy(max_replicas=3)
+        assert acts(fleet) == []
+        fleet.pass_time(hours=-1)
+        assert acts(fleet) == []
+        fleet.pass_time(seconds=30)
         assert acts(fleet) == [("load", "busy")]
 
     def test_waits_again_after_each(self) -> None:
@@ -306,6 +322,16 @@ class TestChanges:
         assert acts(fleet) == [("unload", "a")]
         fleet.settle()
         assert [(each.node_id, each.revision) for each in fleet.loaded("m")] == [("b", "r2")]
+
+    def test_a_change_is_carried_out_also_after_the_clock_was_set_back(self) -> None:
+        fleet = a_fleet("a", "b")
+        fleet.load("m", "a")
+        fleet.change("m")
+        assert acts(fleet) == []
+        fleet.pass_time(hours=-1)
+        assert acts(fleet) == []
+        fleet.pass_time(seconds=5)
+        assert acts(fleet) == [("load", "changed")]
 
     def test_without_room_the_old_one_ends_and_the_new_one_waits_for_its_place(self) -> None:
         fleet = a_fleet("a")

@@ -12,7 +12,7 @@ from corral.frontend.backends.store import write_reports
 from corral.frontend.operations.decide.intent import Before, Outstanding, Verb
 from corral.frontend.operations.store.intents import IntentChange, Intents
 from corral.frontend.operations.store.operations import OperationStore
-from corral.frontend.serving.decide.load_job import may_claim
+from corral.frontend.serving.decide.load_job import LoadPolicy, may_claim
 from corral.frontend.serving.store.load_jobs import LoadJobs
 from corral.frontend.store.db import Database
 from corral.frontend.store.leases import Leases, free_all
@@ -137,13 +137,13 @@ async def test_whoever_is_alone_frees_all_that_the_dead_held(database: Database,
     assert await intents.claim(A, now=after(1), until=after(7), limit=1)
     assert await jobs.claim(job, A, now=after(1), until=after(30))
     assert not await intents.claim(B, now=after(2), until=after(8), limit=1)
-    assert not [one for one in await jobs.waiting() if may_claim(one, after(2))]
+    assert not [one for one in await jobs.waiting() if may_claim(one, after(2), LoadPolicy())]
 
     await free_all(database, at=after(2))
 
     assert await claim(leases, B, now=2)
     assert await intents.claim(B, now=after(2), until=after(8), limit=1)
-    assert [one.model for one in await jobs.waiting() if may_claim(one, after(2))] == [job.model]
+    assert [one.model for one in await jobs.waiting() if may_claim(one, after(2), LoadPolicy())] == [job.model]
 
 
 async def test_what_a_node_was_asked_for_is_left_to_it_for_a_while(database: Database) -> None:

@@ -15,10 +15,12 @@ from corral.frontend.record.store import Events
 from corral.frontend.serving.decide.load_job import (
     MAY_END_OTHERS,
     LoadJob,
+    LoadPolicy,
     LoadState,
     LoadStep,
     LoadStepName,
     LoadWhy,
+    is_cooling,
     may_claim,
 )
 from corral.frontend.serving.decide.replica import Replica, ReplicaState
@@ -30,6 +32,7 @@ from corral.frontend.store.secrets import Secrets, SecretsKey
 from tests.kit.samples import a_load_job, a_node, a_replica, after, an_event
 
 MINE, OTHER = LeaseToken("mine"), LeaseToken("other")
+POLICY = LoadPolicy()
 
 
 def ROOM(there: Sequence[Replica]) -> bool:  # noqa: N802 - what a test says of a node
@@ -99,7 +102,7 @@ async def test_a_job_is_taken_over_when_its_holder_goes_silent_and_then_only(job
     assert not await jobs.claim(job, OTHER, now=after(29), until=after(60))
     assert await jobs.extend(job, MINE, until=after(40))
     assert not await jobs.claim(job, OTHER, now=after(39), until=after(60))
-    assert [one.id for one in await jobs.waiting() if may_claim(one, after(40))] == [job.id]
+    assert [one.id for one in await jobs.waiting() if may_claim(one, after(40), POLICY)] == [job.id]
     assert await jobs.claim(job, OTHER, now=after(40), until=after(70))
     assert not await jobs.extend(job, MINE, until=after(99))
 
@@ -142,6 +145,53 @@ async def test_a_place_is_not_reserved_where_there_is_no_room_any_more(jobs: Loa
     assert not await jobs.reserve(second, MINE, other, fits=fits)
     assert [one.id for one in seen] == [taken.id]
     assert [one.id for one in await replicas.living()] == [taken.id]
+
+
+async def test_what_lives_on_another_node_of_the_machine_is_seen(jobs: LoadJobs) -> None:
+    first, second = await claimed(jobs, "a"), await claimed(jobs, "b")
+    taken = await reserved(jobs, first, ram=5)
+
+    def fits(there: Sequence[Replica]) -> bool:
+        return sum(one.ram for one in there) + 4 <= 8
+
+    other = a_replica(node_id=NodeId("mate"), model="b", state=ReplicaState.RESERVED, ram=4)
+    assert not await jobs.reserve(second, MINE, other, fits=fits, mates=[taken.node_id])
+    assert await jobs.reserve(second, MINE, other, fits=fits)
+
+
+async def test_a_clock_that_is_set_back_keeps_no_load_waiting(jobs: LoadJobs) -> None:
+    """An hour, between each step of the load and the next look at it."""
+    hour = 3600
+    waiting = await jobs.open(replace(a_load_job(), retry_at=after(hour), changed_at=after(hour)))
+    assert may_claim(waiting, after(0), POLICY)
+    assert await jobs.claim(waiting, MINE, now=after(0), until=after(30))
+
+    held_by_the_dead = replace(waiting, state=LoadState.LOADING, lease_until=after(hour))
+    assert await jobs.extend(waiting, MINE, until=after(hour))
+    assert may_claim(held_by_the_dead, after(0), POLICY)
+    assert await jobs.claim(waiting, OTHER, now=after(0), until=after(30))
+
+    failed = replace(waiting, state=LoadState.FAILED, failures=1, retry_at=after(hour + 5))
+    assert await jobs.give_back(failed, OTHER, at=after(hour), events=[])
+    (stored,) = await jobs.all()
+    assert [is_cooling(stored, after(at)) for at in (0, hour - 61, hour, hour + 5)] == [False, False, True, False]
+    assert (await jobs.open(replace(a_load_job(), retry_at=after(hour - 61), changed_at=after(hour - 61)))).state == (
+        LoadState.PENDING
+    )
+
+
+async def test_a_load_that_ended_after_a_plan_was_made_is_not_begun_again(jobs: LoadJobs) -> None:
+    """The plan counted it as coming, and wants one more beside it: two under way."""
+    before = await loaded(jobs)
+    job = await claimed(jobs)
+    coming = await reserved(jobs, job, index=1)
+    placed = with_place(job, coming)
+    assert await jobs.advance(placed, MINE, ReplicaState.LOADING, at=after(1))
+    assert await jobs.finish(placed, MINE, coming, events=[])
+
+    assert await jobs.add(a_load_job(), count=2, seen=[before.id]) == 0
+    assert await jobs.all() == []
+    assert await jobs.add(a_load_job(), count=1, seen=[before.id, coming.id]) == 1
 
 
 async def test_what_is_reserved_and_for_whom_is_stored(jobs: LoadJobs, replicas: ReplicaStore) -> None:
@@ -287,8 +337,8 @@ async def test_a_job_that_found_no_node_waits_for_its_next_look(jobs: LoadJobs) 
     waiting = replace(job, state=LoadState.PENDING, message="w1 is offline", retry_at=after(5))
     assert await jobs.give_back(waiting, MINE, at=after(1), events=[])
 
-    assert not [one for one in await jobs.waiting() if may_claim(one, after(4))]
-    assert [one.message for one in await jobs.waiting() if may_claim(one, after(5))] == ["w1 is offline"]
+    assert not [one for one in await jobs.waiting() if may_claim(one, after(4), POLICY)]
+    assert [one.message for one in await jobs.waiting() if may_claim(one, after(5), POLICY)] == ["w1 is offline"]
 
 
 async def test_a_replica_is_lost_once_and_its_place_is_free(

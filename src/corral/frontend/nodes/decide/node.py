@@ -113,6 +113,8 @@ class Peer(msgspec.Struct, frozen=True, kw_only=True):
     """As images name theirs: `linux/arm64`. Empty from workers that do not say."""
     has_one_disk: bool = False
     """Whether its backends lie on the disk that its capacity tells of, which is that of the models."""
+    memory_pool: str = ""
+    """Nodes with the same one take their memory from the same machine; empty for those that do not say."""
 
 
 class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -315,6 +317,16 @@ class NodeLoad(msgspec.Struct, frozen=True, kw_only=True):
     """Requests that gateways reported."""
     is_known: bool = True
     """False while a gateway is silent: its share may be anything, where there is something to ask."""
+
+
+def memory_pool_of(node: Node) -> tuple[str, int] | None:
+    """What nodes have in common that report the same memory; None for one that shares it with no known node.
+
+    A node that says to belong to a machine of another size is not believed.
+    """
+    if node.peer is None or not node.peer.memory_pool or not node.capacity.total_ram:
+        return None
+    return node.peer.memory_pool, node.capacity.total_ram
 
 
 _NO_CARDS: Final = frozenset[str]()

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from corral.base.ids import NodeId
 from corral.frontend.models.decide.model import ModelSpec
 from corral.frontend.nodes.decide.node import NodeStatus
-from corral.frontend.serving.decide.load_job import LoadJob, LoadState, LoadWhy
+from corral.frontend.serving.decide.load_job import LoadJob, LoadState, LoadWhy, is_cooling
 from corral.frontend.serving.decide.placement import PlacementRefusal, place
 from corral.frontend.serving.decide.replica import LIVE, Replica, ReplicaState
 from corral.frontend.serving.decide.snapshot import FleetSnapshot
@@ -132,7 +132,7 @@ def _moved(snapshot: FleetSnapshot, spec: ModelSpec, replicas: Sequence[Replica]
     """What becomes of the loaded replicas of a model that is still there."""
     needed = max(snapshot.least.get(spec.name, 0), 1)
     elsewhere = _serving_elsewhere(snapshot, spec.name)
-    settled = [replica for replica in elsewhere if snapshot.at - replica.changed_at >= SETTLED_AFTER]
+    settled = [replica for replica in elsewhere if replica.age(snapshot.at) >= SETTLED_AFTER]
     if len(settled) >= needed:
         drained = tuple(_shown(snapshot, replica, DrainStep.ENDS, "others serve its model") for replica in replicas)
         return DrainPlan(replicas=drained, unload=tuple(replicas))
@@ -143,7 +143,7 @@ def _moved(snapshot: FleetSnapshot, spec: ModelSpec, replicas: Sequence[Replica]
         return DrainPlan(replicas=_all(snapshot, replicas, DrainStep.MOVES, "another one is being loaded elsewhere"))
     if missing <= 0:
         return DrainPlan(replicas=_all(snapshot, replicas, DrainStep.MOVES, "another one was just loaded elsewhere"))
-    cooling = next((job for job in jobs if job.state is LoadState.FAILED and job.retry_at > snapshot.at), None)
+    cooling = next((job for job in jobs if is_cooling(job, snapshot.at)), None)
     if cooling is not None and not coming:
         why = f"it could not be loaded elsewhere: {cooling.message}"
         return DrainPlan(replicas=_all(snapshot, replicas, DrainStep.STAYS, why))

@@ -269,8 +269,8 @@ class _Look:
     def _stays_until(self, replica: Replica) -> datetime | None:
         """None for one that was loaded long enough ago."""
         took = replica.changed_at - replica.created_at
-        until = replica.changed_at + min(self._policy.stay, max(took * _TIMES_ITS_LOAD, _LEAST_TURN))
-        return until if until > self._snapshot.at else None
+        stay = min(self._policy.stay, max(took * _TIMES_ITS_LOAD, _LEAST_TURN))
+        return replica.changed_at + stay if replica.age(self._snapshot.at) < stay else None
 
     def _free_at(self, replica: Replica) -> datetime | None:
         """When it may go, if that is only a matter of time."""

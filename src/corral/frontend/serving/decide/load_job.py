@@ -24,7 +24,7 @@ from corral.base.setting_kinds import duration
 from corral.base.settings import setting
 from corral.frontend.models.decide.model import ModelSpec
 from corral.frontend.nodes.decide.node import Node, may_not_listen_yet
-from corral.frontend.operations.decide.intent import Intent, IntentState, Verb, together
+from corral.frontend.operations.decide.intent import CLOCK_SKEW, Intent, IntentState, Verb, together
 from corral.wire.models import PERMANENT, LoadReason
 
 
@@ -231,15 +231,24 @@ def is_late_for_news(job: LoadJob, now: datetime, policy: LoadPolicy) -> bool:
     return waits and job.retry_at > max(now, job.changed_at + policy.look_again)
 
 
-def may_claim(job: LoadJob, now: datetime) -> bool:
-    """Whether somebody may begin to work on it, or go on where another one went silent."""
+def may_claim(job: LoadJob, now: datetime, policy: LoadPolicy) -> bool:
+    """Whether somebody may begin to work on it, or go on where another one went silent.
+
+    What is from further in the future than clocks differ was written before the clock was set back.
+    """
     match job.state:
         case LoadState.PENDING:
-            return job.retry_at <= now
+            return job.retry_at <= now or job.changed_at > now + CLOCK_SKEW
         case LoadState.LOADING:
-            return job.lease_until is None or job.lease_until <= now
+            until = job.lease_until
+            return until is None or until <= now or until > now + policy.lease + CLOCK_SKEW
         case LoadState.FAILED:
             return False
+
+
+def is_cooling(job: LoadJob, now: datetime) -> bool:
+    """Whether it failed, and its model is not to be tried again yet."""
+    return job.state is LoadState.FAILED and job.retry_at > now and job.changed_at <= now + CLOCK_SKEW
 
 
 class LoadProgress(msgspec.Struct, frozen=True, kw_only=True):

@@ -54,21 +54,28 @@ class KnownRoom(NamedTuple):
     node: Node
     replicas: tuple[Replica, ...]
     room: MachineRoom
+    beside: tuple[Replica, ...] = ()
+    """Replicas of other nodes on the same machine."""
 
 
-def room_of(node: Node, replicas: Iterable[Replica]) -> MachineRoom:
-    """What is free on a node that has these replicas."""
+def room_of(node: Node, replicas: Iterable[Replica], beside: Iterable[Replica] = ()) -> MachineRoom:
+    """What is free on a node that has these replicas, with those `beside` it of nodes on the same machine.
+
+    What ended on such a node counts as taken until this one reports its memory again.
+    """
     living = [replica for replica in replicas if replica.state in LIVE]
+    living_beside = [replica for replica in beside if replica.state in LIVE]
     unseen = [replica for replica in living if _is_unseen(replica, node)]
+    unseen_beside = [replica for replica in living_beside if _is_unseen(replica, node)]
     capacity = node.capacity
     budget = node.vram_budget_bytes
-    cards = _cards(node, living, unseen)
+    cards = _cards(node, living, unseen, beside=living_beside, unseen_beside=unseen_beside)
     vram_budget = max(budget - sum(replica.vram for replica in living), 0) if budget else None
     ram = _left(
         capacity.total_ram,
         capacity.available_ram,
-        all_taken=sum(replica.ram for replica in living),
-        not_seen=sum(replica.ram for replica in unseen),
+        all_taken=sum(replica.ram for replica in (*living, *living_beside)),
+        not_seen=sum(replica.ram for replica in (*unseen, *unseen_beside)),
     )
     free, total = _free(cards, vram_budget, ram), capacity.total_vram + capacity.total_ram
     return MachineRoom(
@@ -99,7 +106,15 @@ def _left(total: int, available: int, *, all_taken: int, not_seen: int) -> int |
     return max(min(available - not_seen, total - all_taken), 0) if total else None
 
 
-def _cards(node: Node, living: Sequence[Replica], unseen: Sequence[Replica]) -> tuple[CardRoom, ...]:
+def _cards(
+    node: Node,
+    living: Sequence[Replica],
+    unseen: Sequence[Replica],
+    *,
+    beside: Sequence[Replica],
+    unseen_beside: Sequence[Replica],
+) -> tuple[CardRoom, ...]:
+    """Its GPUs. Those that tell an id are shared with other nodes of the machine; of sums nobody knows that."""
     if node.capability == _WITHOUT_GPU:
         return ()
     if not node.cards:
@@ -114,7 +129,12 @@ def _cards(node: Node, living: Sequence[Replica], unseen: Sequence[Replica]) -> 
     return tuple(
         CardRoom(
             id=card.id,
-            free=_left(card.total, card.free, all_taken=_on(card.id, living), not_seen=_at_most_on(card.id, unseen))
+            free=_left(
+                card.total,
+                card.free,
+                all_taken=_on(card.id, (*living, *beside)),
+                not_seen=_at_most_on(card.id, (*unseen, *unseen_beside)),
+            )
             or 0,
             total=card.total,
             is_out=card.is_out,

@@ -72,6 +72,10 @@ class CandidateNode(msgspec.Struct, frozen=True, kw_only=True):
     """What the files of models take, of all models."""
     staged: frozenset[str] = frozenset()
     """Models with replicas there whose files its disk counts as taken already."""
+    mates: frozenset[NodeId] = frozenset()
+    """Other nodes on the same machine, which report the same memory."""
+    beside: tuple[Replica, ...] = ()
+    """The living replicas of those."""
     known_room: KnownRoom | None = None
     """What is free there, where that was worked out before; it holds for exactly that node and these replicas."""
 
@@ -95,9 +99,11 @@ class CandidateNode(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def room(self) -> MachineRoom:
         room_here = self.known_room
-        if room_here is not None and room_here.node is self.node and room_here.replicas is self.replicas:
-            return room_here.room
-        return room_of(self.node, self.replicas)
+        if room_here is None or room_here.node is not self.node:
+            return room_of(self.node, self.replicas, self.beside)
+        if room_here.replicas is not self.replicas or room_here.beside is not self.beside:
+            return room_of(self.node, self.replicas, self.beside)
+        return room_here.room
 
 
 class PlacementRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -360,5 +366,7 @@ def _size(count: int) -> str:
 
 
 def still_fits(request: PlacementRequest, candidate: CandidateNode, replicas: Sequence[Replica]) -> NodeVerdict:
-    """The verdict on a candidate that has these replicas by now."""
-    return judge(request, replace(candidate, replicas=tuple(replicas)))
+    """The verdict on a candidate, when these replicas are on its machine by now."""
+    own = tuple(replica for replica in replicas if replica.node_id == candidate.node.id)
+    beside = tuple(replica for replica in replicas if replica.node_id != candidate.node.id)
+    return judge(request, replace(candidate, replicas=own, beside=beside))

@@ -1,7 +1,7 @@
 """Replicas as values: their states, which transition is legal, and what a node's report says about them."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
 
@@ -11,6 +11,7 @@ from corral.base.ids import NodeId, ReplicaId
 from corral.base.values import PartlyPrinted
 from corral.frontend.models.decide.model import Catalogue
 from corral.frontend.nodes.decide.reports import Reach, ReportedProcess, port_of
+from corral.frontend.operations.decide.intent import CLOCK_SKEW
 from corral.frontend.serving.decide.load_job import LoadJob, LoadWhy
 
 
@@ -94,6 +95,11 @@ class Replica(PartlyPrinted, frozen=True, kw_only=True):
     def process_key(self) -> str:
         """How the node calls the process."""
         return f"{self.model}#{self.index}"
+
+    def age(self, now: datetime) -> timedelta:
+        """How long it has been in its state. Endless where that began before the clock was set back: nobody knows how
+        long, and what waits for an age waits no longer."""
+        return now - self.changed_at if self.changed_at <= now + CLOCK_SKEW else timedelta.max
 
     @property
     def reach(self) -> Reach:

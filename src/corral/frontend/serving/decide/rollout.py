@@ -20,7 +20,7 @@ import msgspec
 from corral.base.ids import NodeId, ReplicaId
 from corral.frontend.operations.decide.intent import Intent, IntentState, Verb
 from corral.frontend.operations.decide.reasons import Reason, ReasonCode, because
-from corral.frontend.serving.decide.load_job import LoadJob, LoadState
+from corral.frontend.serving.decide.load_job import LoadJob, LoadState, is_cooling
 from corral.frontend.serving.decide.replica import Replica, ReplicaState
 
 ROLLING_PATIENCE: Final = timedelta(minutes=30)
@@ -97,7 +97,7 @@ def prepare(ids: Collection[ReplicaId], backend: str, seen: Seen, now: datetime)
 
 def before_removal(replicas: Iterable[Replica], now: datetime) -> Reason | None:
     """Why the files of a model that has these replicas on a node stay for a moment."""
-    ending = [replica for replica in replicas if now - replica.changed_at < UNLOADED_WITHIN]
+    ending = [replica for replica in replicas if replica.age(now) < UNLOADED_WITHIN]
     return because(ReasonCode.REPLICA_ENDS_FIRST, model=ending[0].model) if ending else None
 
 
@@ -148,7 +148,7 @@ def note(
 
 def _hindrance(replica: Replica, noted_at: datetime, seen: Seen, now: datetime) -> Reason | None:
     """Why one that is noted, or does not serve yet, is not ended at this moment."""
-    age = now - replica.changed_at
+    age = replica.age(now)
     match replica.state:
         case ReplicaState.UNLOADING:
             code, holds = ReasonCode.REQUESTS_END_FIRST, age < UNLOADED_WITHIN
@@ -227,4 +227,4 @@ def _by_job(job: LoadJob | None, now: datetime) -> Restore:
         return Restore.WAIT
     if job.failures >= MOST_FAILURES:
         return Restore.FORGET
-    return Restore.LOAD if job.retry_at <= now else Restore.WAIT
+    return Restore.WAIT if is_cooling(job, now) else Restore.LOAD

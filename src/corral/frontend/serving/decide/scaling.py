@@ -206,8 +206,8 @@ class _Planning:
         is_full = high is not None and len(standing.serving) >= high
         if since is None or not model.rule.has_counts or is_full or standing.coming or standing.cooling is not None:
             return ""
-        began = max(since, *(replica.changed_at for replica in standing.serving))
-        if self._snapshot.at - began < self._policy.grow_after:
+        ages = [self._snapshot.at - since, *(replica.age(self._snapshot.at) for replica in standing.serving)]
+        if min(ages) < self._policy.grow_after:
             return ""
         choice = self._place(model)
         if isinstance(choice, PlacementRefusal):
@@ -292,9 +292,12 @@ class _Planning:
     def _as_planned(self, candidate: CandidateNode, ending: Replica | None) -> CandidateNode:
         """The node with what this plan gives away there, without what ends there for it."""
         planned = self._planned.get(candidate.node.id, [])
+        beside = [replica for mate in sorted(candidate.mates) for replica in self._planned.get(mate, [])]
         after = candidate
         if ending is not None and ending.node_id == candidate.node.id:
             after = without(candidate, {ending.id})
+        if beside:
+            after = replace(after, beside=(*after.beside, *beside))
         return replace(after, replicas=(*after.replicas, *planned)) if planned else after
 
     def _load(self, model: ScaledModel, why: LoadWhy, choice: Placement, *, prefer: NodeId | None = None) -> None:

@@ -19,7 +19,7 @@ from corral.base.setting_kinds import duration
 from corral.base.settings import setting
 from corral.frontend.models.decide.model import ModelSpec
 from corral.frontend.nodes.decide.node import NodeStatus
-from corral.frontend.serving.decide.load_job import MAY_END_OTHERS, LoadJob, LoadState, LoadWhy
+from corral.frontend.serving.decide.load_job import MAY_END_OTHERS, LoadJob, LoadState, LoadWhy, is_cooling
 from corral.frontend.serving.decide.replica import Replica, ReplicaState
 from corral.frontend.serving.decide.rollout import ROLLING_PATIENCE, Restoration
 from corral.frontend.serving.decide.scheduling import SchedulingWish
@@ -140,7 +140,7 @@ def standing_of(
     places += [id for job in open_jobs if (id := job.node_id or job.preferred_node_id) is not None]
     owed = _owed(model, snapshot)
     places += [noted.node_id for noted in owed]
-    cooling = [job for job in model.jobs if job.state is LoadState.FAILED and job.retry_at > snapshot.at]
+    cooling = [job for job in model.jobs if is_cooling(job, snapshot.at)]
     return ReplicaStanding(
         serving=tuple(replica for replica in loaded if replica.id not in stale),
         stale=tuple(replica for replica in loaded if replica.id in stale),
@@ -190,13 +190,14 @@ def why_stale(
 
 
 def remember(memory: ScalingMemory, snapshot: FleetSnapshot, policy: ScalingPolicy) -> ScalingMemory:
-    """What is to be known at this look, and at the next."""
+    """What is to be known at this look, and at the next. What was remembered before the clock was set back counts from
+    now."""
     models = scaled_models(snapshot)
     revisions: dict[str, tuple[str, datetime]] = {}
     for model in models:
         revision, since = memory.revisions.get(model.name, ("", snapshot.at))
         is_same = revision == model.spec.revision
-        revisions[model.name] = (model.spec.revision, since if is_same else snapshot.at)
+        revisions[model.name] = (model.spec.revision, min(since, snapshot.at) if is_same else snapshot.at)
     busy: dict[str, datetime] = {}
     rolling: dict[str, int] = {}
     seen = replace(memory, revisions=revisions)
@@ -205,7 +206,7 @@ def remember(memory: ScalingMemory, snapshot: FleetSnapshot, policy: ScalingPoli
         if standing.stale:
             rolling[model.name] = memory.rolling.get(model.name, standing.loaded)
         if snapshot.is_load_known and _is_full(model, standing, snapshot):
-            busy[model.name] = memory.busy_since.get(model.name, snapshot.at)
+            busy[model.name] = min(memory.busy_since.get(model.name, snapshot.at), snapshot.at)
     return replace(seen, busy_since=busy, rolling=rolling)
 
 

@@ -9,10 +9,10 @@ import msgspec
 from msgspec.structs import replace
 
 from corral.base import config_fields as fields
-from corral.base.ids import NodeId
+from corral.base.ids import NodeId, ReplicaId
 from corral.frontend.models.decide.model import ModelSpec
 from corral.frontend.models.decide.needs import UNKNOWN_NEEDS, ModelNeeds
-from corral.frontend.nodes.decide.node import Node, SeenNode
+from corral.frontend.nodes.decide.node import Node, SeenNode, memory_pool_of
 from corral.frontend.serving.decide.load_job import LoadJob, LoadState
 from corral.frontend.serving.decide.machine import KnownRoom, given_back, room_of
 from corral.frontend.serving.decide.placement import CandidateNode, PlacementRequest
@@ -116,6 +116,10 @@ class FleetSnapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     def of_model(self, model: str) -> list[Replica]:
         return [replica for replica in self.replicas if replica.model == model]
 
+    def loaded_of(self, model: str) -> frozenset[ReplicaId]:
+        """The replicas of the model that were loaded at this moment."""
+        return frozenset(replica.id for replica in self.of_model(model) if replica.state is ReplicaState.LOADED)
+
     @cached_property
     def least(self) -> Mapping[str, int]:
         """How many replicas of a model its rule wants at least."""
@@ -154,13 +158,27 @@ class FleetSnapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     @cached_property
     def rooms(self) -> Mapping[NodeId, KnownRoom]:
         """What is free on each node. Worked out once: every model that is placed asks for it."""
-        by_node = self.replicas_by_node
-        rooms: dict[NodeId, KnownRoom] = {}
+        return {seen.node.id: self._room_now(self._as_of_now(seen.node)) for seen in self.nodes}
+
+    def _room_now(self, node: Node) -> KnownRoom:
+        on_node, beside = self.replicas_by_node.get(node.id, ()), self._beside(node.id)
+        return KnownRoom(node, on_node, room_of(node, on_node, beside), beside)
+
+    @cached_property
+    def mates(self) -> Mapping[NodeId, frozenset[NodeId]]:
+        """The other nodes on the machines of those that share theirs."""
+        pools: dict[object, set[NodeId]] = {}
         for seen in self.nodes:
-            on_node = by_node.get(seen.node.id, ())
-            node = self._as_of_now(seen.node)
-            rooms[node.id] = KnownRoom(node, on_node, room_of(node, on_node))
-        return rooms
+            if (pool := memory_pool_of(seen.node)) is not None:
+                pools.setdefault(pool, set()).add(seen.node.id)
+        return {id: frozenset(ids - {id}) for ids in pools.values() if len(ids) > 1 for id in ids}
+
+    def _beside(self, id: NodeId) -> tuple[Replica, ...]:
+        """The replicas of the other nodes on the machine of this one."""
+        mates = self.mates.get(id)
+        return (
+            tuple(replica for mate in sorted(mates) for replica in self.replicas_by_node.get(mate, ())) if mates else ()
+        )
 
     def _as_of_now(self, node: Node) -> Node:
         """The node with the memory of what ended there since it was heard."""
@@ -173,15 +191,15 @@ class FleetSnapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         room_before = self.rooms.get(id)
         if room_before is None:
             return after
-        on_node = (*room_before.replicas, replica)
-        room = KnownRoom(room_before.node, on_node, room_of(room_before.node, on_node))
         cached = vars(after)
-        cached.update(staged_by_node=self.staged_by_node, groups=self.groups, rooms={**self.rooms, id: room})
+        cached.update(staged_by_node=self.staged_by_node, groups=self.groups, mates=self.mates)
         cached["_disks"] = self._disks
-        cached["replicas_by_node"] = {**self.replicas_by_node, id: on_node}
+        cached["replicas_by_node"] = {**self.replicas_by_node, id: (*room_before.replicas, replica)}
+        changed = {id, *self.mates.get(id, ())}
+        cached["rooms"] = {**self.rooms, **{each: after._room_now(self.rooms[each].node) for each in changed}}
         cached["_usual"] = {
             backend: [
-                after._candidate(seen, backend) if seen.node.id == id else candidate
+                after._candidate(seen, backend) if seen.node.id in changed else candidate
                 for seen, candidate in zip(self.nodes, usual, strict=True)
             ]
             for backend, usual in self._usual.items()
@@ -236,6 +254,8 @@ class FleetSnapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             reclaimable=self._reclaimable(staged.values(), room.replicas) if staged else 0,
             disks=self._disks,
             staged=self._measured(staged, room) if staged else frozenset(),
+            mates=self.mates.get(seen.node.id, frozenset()),
+            beside=room.beside,
             known_room=room,
         )
 

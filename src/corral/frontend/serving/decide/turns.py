@@ -106,7 +106,7 @@ def being_ended(candidate: CandidateNode, snapshot: FleetSnapshot) -> list[Repli
     return [
         replica
         for replica in candidate.replicas
-        if replica.state is ReplicaState.UNLOADING and snapshot.at - replica.changed_at <= ENDS_WITHIN
+        if replica.state is ReplicaState.UNLOADING and replica.age(snapshot.at) <= ENDS_WITHIN
     ]
 
 

@@ -36,6 +36,7 @@ from corral.frontend.serving.decide.load_job import (
     seconds_so_far,
 )
 from corral.frontend.serving.decide.replica import Replica, ReplicaState, barrier
+from corral.frontend.serving.decide.snapshot import FleetSnapshot
 from corral.frontend.serving.loading.load_work import INSTALLING, LoadWork
 from corral.frontend.serving.loading.placing import LoadStores
 from corral.frontend.serving.staging.service import STAGING, StagingWatch
@@ -100,9 +101,21 @@ class Loads:
         await self._stores.jobs.open(self._new_job(spec, LoadWhy.RESTORED, node_id))
         self.poke.ring()
 
-    async def add(self, spec: ModelSpec, *, why: LoadWhy, count: int = 1, prefer: NodeId | None = None) -> int:
-        """Have so many loads of the model under way, whatever is loaded already; how many were begun for it."""
-        begun = await self._stores.jobs.add(self._new_job(spec, why, prefer), count=count)
+    async def add(
+        self,
+        spec: ModelSpec,
+        *,
+        why: LoadWhy,
+        count: int = 1,
+        prefer: NodeId | None = None,
+        seen: FleetSnapshot | None = None,
+    ) -> int:
+        """Have so many loads of the model under way, whatever is loaded already; how many were begun for it.
+
+        With the fleet that this was decided on, none is begun if a replica of the model was loaded since.
+        """
+        loaded = None if seen is None else seen.loaded_of(spec.name)
+        begun = await self._stores.jobs.add(self._new_job(spec, why, prefer), count=count, seen=loaded)
         if begun:
             self.poke.ring()
         return begun
@@ -226,7 +239,7 @@ class Loads:
         waiting = await self._waiting(now)
         self._next_due = min((at for job in waiting if (at := due_at(job)) > now), default=None)
         for job in waiting:
-            if job.id in self._working or not may_claim(job, now):
+            if job.id in self._working or not may_claim(job, now, self._policy):
                 continue
             token = new_lease_token()
             if not await self._stores.jobs.claim(job, token, now=now, until=now + self._policy.lease):

@@ -32,7 +32,7 @@ from corral.frontend.serving.decide.load_job import (
     step_seconds,
     will_pass,
 )
-from corral.frontend.serving.decide.replica import Replica, ReplicaState
+from corral.frontend.serving.decide.replica import Outgrown, Replica, ReplicaState
 from corral.frontend.serving.loading.load_watch import LoadWatch, PlaceLost
 from corral.frontend.serving.loading.model_loader import LoadMeter, ModelLoader, StepTimedOut, within_bound
 from corral.frontend.serving.loading.placing import LoadStores, NoPlace, Placed, Placing, WaitingFor
@@ -288,7 +288,11 @@ class LoadWork:
     async def place(self, held: HeldJob, tried: Mapping[NodeId, str]) -> Placed | None:
         """A reserved place; None when the job was given back or lost."""
         if not tried and (taken_over := await self.placing.taken_over(held)) is not None:
-            return taken_over
+            if taken_over.replica.revision == held.spec.revision:
+                return taken_over
+            # It would say that it has the configuration of before, and its place was measured for that.
+            await self._leave_place(held, taken_over.replica, Outgrown.CHANGED, is_answered=False)
+            held = replace(held, job=replace(held.job, node_id=None, replica_id=None))
         held = replace(held, job=replace(held.job, steps=())).at_step(LoadStepName.PLACE, self._clock.now())
         outcome = await self.placing.reserve(held, tried)
         match outcome:
@@ -306,13 +310,16 @@ class LoadWork:
         """Give the place up; returns what the engine wrote last, if it ran at all."""
         details = {"event": "load.failed_on_node", "model": held.job.model, "node": replica.node_id}
         log.warning("a load failed: %s", error, extra=details)
-        await self._loader.stop(replica)
-        failed = replace(replica, reason=error.message)
-        is_answered = isinstance(error, _ANSWERS)
-        await self._stores.jobs.abandon(held.job, held.token, failed, is_answered=is_answered, at=self._clock.now())
+        await self._leave_place(held, replica, error.message, is_answered=isinstance(error, _ANSWERS))
         if not isinstance(error, BackendError):
             return ()
         return await self._logs.last_errors(replica.node_id, replica.process_key)
+
+    async def _leave_place(self, held: HeldJob, replica: Replica, why: str, *, is_answered: bool) -> None:
+        """End what may run there, and keep the job, which is without a place then."""
+        await self._loader.stop(replica)
+        left = replace(replica, reason=why)
+        await self._stores.jobs.abandon(held.job, held.token, left, is_answered=is_answered, at=self._clock.now())
 
     async def _finish(self, held: HeldJob, replica: Replica, node: Node) -> None:
         seconds = {name: round(took, 3) for name, took in step_seconds(held.job, replica.changed_at).items()}

@@ -199,11 +199,11 @@ class Placing:
         replica = self._reservation(held, choice)
         chosen = next(candidate for candidate in candidates if candidate.node.id == choice.node.id)
 
-        def fits(on_node: Sequence[Replica]) -> bool:
-            return _may_take(replica, still_fits(request, chosen, (*on_node, *choice.left_to_others)))
+        def fits(on_machine: Sequence[Replica]) -> bool:
+            return _may_take(replica, still_fits(request, chosen, (*on_machine, *choice.left_to_others)))
 
         placed = replace(held, job=replace(held.job, node_id=choice.node.id, replica_id=replica.id))
-        if not await self._stores.jobs.reserve(placed.job, held.token, replica, fits=fits):
+        if not await self._stores.jobs.reserve(placed.job, held.token, replica, fits=fits, mates=chosen.mates):
             return None
         return Placed(replica, choice.node, placed)
 

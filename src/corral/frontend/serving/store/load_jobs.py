@@ -4,7 +4,7 @@ What the holder does to its replica is in the same transaction as what it does t
 holds the lease: a frontend that was wrongly taken for dead changes nothing any more.
 """
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -12,7 +12,8 @@ from msgspec.structs import asdict, replace
 from sqlalchemy import ColumnElement, Row, and_, delete, not_, or_, select, true, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from corral.base.ids import LeaseToken, new_load_job_id
+from corral.base.ids import LeaseToken, NodeId, ReplicaId, new_load_job_id
+from corral.frontend.operations.decide.intent import CLOCK_SKEW
 from corral.frontend.record.decide import Event
 from corral.frontend.record.store import append
 from corral.frontend.serving.decide.load_job import (
@@ -31,6 +32,7 @@ from corral.frontend.serving.store.replicas import (
     change_replica,
     insert_replica,
     is_loaded,
+    loaded_ids,
     lock_living,
     lock_living_on,
     reach,
@@ -84,13 +86,17 @@ class LoadJobs:
                 return None
             return await _open(connection, job)
 
-    async def add(self, job: LoadJob, *, count: int) -> int:
+    async def add(self, job: LoadJob, *, count: int, seen: Collection[ReplicaId] | None = None) -> int:
         """Have so many jobs of the model under way, in the lowest ordinals that are free; how many were begun.
 
-        One that failed keeps its ordinal until its cooldown is over, as in `open`.
+        One that failed keeps its ordinal until its cooldown is over, as in `open`. `seen` are the loaded replicas that
+        the count was decided on: none is begun if another one is loaded by now, whose load may have been counted.
         """
         async with self._db.begin() as connection:
             under_way = await _open_jobs(connection, job.model)
+            # After the jobs: a load leaves them in the transaction in which its replica is loaded.
+            if seen is not None and not await loaded_ids(connection, job.model) <= set(seen):
+                return 0
             used_ordinals, begun = {other.ordinal for other in under_way}, 0
             for ordinal in range(len(used_ordinals) + count):
                 if len(under_way) + begun >= count:
@@ -112,7 +118,7 @@ class LoadJobs:
 
     async def claim(self, job: LoadJob, token: LeaseToken, *, now: datetime, until: datetime) -> bool:
         """Begin to work on it, or go on where another one went silent. False: somebody else was first."""
-        free = and_(load_jobs.c.id == job.id, _claimable(now))
+        free = and_(load_jobs.c.id == job.id, _claimable(now, until))
         values = {"state": LoadState.LOADING.value, "lease_token": token, "lease_until": until, "changed_at": now}
         return await self._update(free, values)
 
@@ -157,8 +163,11 @@ class LoadJobs:
 
     # What the holder of the lease does.
 
-    async def reserve(self, job: LoadJob, token: LeaseToken, replica: Replica, *, fits: Fits) -> bool:
-        """Take a place on a node for it, if it still fits beside those that live there by now.
+    async def reserve(
+        self, job: LoadJob, token: LeaseToken, replica: Replica, *, fits: Fits, mates: Collection[NodeId] = ()
+    ) -> bool:
+        """Take a place on a node for it, if it still fits beside those that live by now there, and on its mates: the
+        other nodes of the same machine.
 
         False: the place or its room is taken, or the job is no longer ours.
         """
@@ -166,7 +175,7 @@ class LoadJobs:
         values = {**_NOTHING_SAID, **place, "steps": _steps(job)}
 
         async def work(connection: AsyncConnection) -> None:
-            _must(fits(await lock_living_on(connection, replica.node_id)))
+            _must(fits(await lock_living_on(connection, [replica.node_id, *mates])))
             _must(await insert_replica(connection, replica))
             _must(await _change(connection, _held(job, token), values))
 
@@ -343,7 +352,9 @@ async def _start(connection: AsyncConnection, job: LoadJob) -> bool:
     afresh = {**again, "revision": job.revision, "failures": 0}
     if await _change(connection, and_(failed, changed), afresh):
         return True
-    return await _change(connection, and_(failed, load_jobs.c.retry_at <= job.retry_at), again)
+    # As `is_cooling` decides it.
+    rested = or_(load_jobs.c.retry_at <= job.retry_at, load_jobs.c.changed_at > job.changed_at + CLOCK_SKEW)
+    return await _change(connection, and_(failed, rested), again)
 
 
 def _must(won: bool) -> None:
@@ -359,11 +370,15 @@ def _held(job: LoadJob, token: LeaseToken) -> ColumnElement[bool]:
     return and_(load_jobs.c.id == job.id, load_jobs.c.lease_token == token)
 
 
-def _claimable(now: datetime) -> ColumnElement[bool]:
-    """Return the SQL condition for what `decide.load_job.may_claim` decides."""
+def _claimable(now: datetime, until: datetime) -> ColumnElement[bool]:
+    """Return the SQL condition for what `decide.load_job.may_claim` decides; a lease that is taken now ends at
+    `until`."""
+    lease_until = load_jobs.c.lease_until
+    is_due = or_(load_jobs.c.retry_at <= now, load_jobs.c.changed_at > now + CLOCK_SKEW)
+    is_free = or_(lease_until <= now, lease_until > until + CLOCK_SKEW)
     return or_(
-        and_(load_jobs.c.state == LoadState.PENDING.value, load_jobs.c.retry_at <= now),
-        and_(load_jobs.c.state == LoadState.LOADING.value, load_jobs.c.lease_until <= now),
+        and_(load_jobs.c.state == LoadState.PENDING.value, is_due),
+        and_(load_jobs.c.state == LoadState.LOADING.value, is_free),
     )
 
 

@@ -123,6 +123,12 @@ async def is_loaded(connection: AsyncConnection, model: str, revision: str) -> b
     return bool((await connection.execute(select(exists().where(loaded)))).scalar_one())
 
 
+async def loaded_ids(connection: AsyncConnection, model: str) -> set[ReplicaId]:
+    """The replicas of the model that are loaded, with any configuration."""
+    loaded = and_(replicas.c.model == model, replicas.c.state == ReplicaState.LOADED.value)
+    return set((await connection.execute(select(replicas.c.id).where(loaded))).scalars())
+
+
 async def lock_living(connection: AsyncConnection, models: Sequence[str]) -> list[Replica]:
     """All living replicas of these models, without their keys; nobody else changes them during this transaction."""
     condition = and_(among(connection, replicas.c.model, models), replicas.c.state.in_(_LIVE))
@@ -130,10 +136,11 @@ async def lock_living(connection: AsyncConnection, models: Sequence[str]) -> lis
     return [_replica_of(row) for row in rows]
 
 
-async def lock_living_on(connection: AsyncConnection, node_id: NodeId) -> list[Replica]:
-    """All living replicas of a node, without their keys; nobody else takes room there during this transaction."""
-    await connection.execute(select(nodes.c.id).where(nodes.c.id == node_id).with_for_update())
-    condition = and_(replicas.c.node_id == node_id, replicas.c.state.in_(_LIVE))
+async def lock_living_on(connection: AsyncConnection, node_ids: Sequence[NodeId]) -> list[Replica]:
+    """All living replicas of these nodes, without their keys; nobody else takes room there during this transaction."""
+    locked = select(nodes.c.id).where(among(connection, nodes.c.id, node_ids)).order_by(nodes.c.id)
+    await connection.execute(locked.with_for_update())
+    condition = and_(among(connection, replicas.c.node_id, node_ids), replicas.c.state.in_(_LIVE))
     return [
         _replica_of(row) for row in await connection.execute(select(replicas).where(condition).order_by(replicas.c.id))
     ]
