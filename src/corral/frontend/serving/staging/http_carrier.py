@@ -40,6 +40,9 @@ MOST_TRANSFERS: Final = 32
 PER_NODE: Final = 4
 _TRIES: Final = 3
 """Times that a file is sent that changes meanwhile."""
+_UNKNOWN_SIZE: Final = 12 * 1024**3
+"""Bytes that a file is taken to have which only the node has. It may hash them before it says that it has the file, and
+is waited for nearly as long as a staging may stand still."""
 
 
 class _Listener(msgspec.Struct, frozen=True):
@@ -217,7 +220,7 @@ class HttpRoute:
     async def found(self, model: str, path: str) -> PurePath | None:
         def look(connection: FilePeerConnection, _: threading.Event) -> PurePath | None:
             for key in (own_key(model, path), shared_key(path)):
-                remote = connection.head(key, 0)
+                remote = connection.head(key, _UNKNOWN_SIZE)
                 if remote is not None and remote.digest and (base := base_of(remote.path, path)) is not None:
                     return base
             return None
