@@ -576,6 +576,26 @@ async def test_a_node_without_a_file_server_is_told_our_paths(site: Site) -> Non
     assert (await site.bring("m", "weights.gguf"))[0] is None
 
 
+UNREACHABLE: Final = ("127.0.0.1:1", "127.0.0.1:port", "http://127.0.0.1:1", "[::1", "127.0.0.1:99999")
+
+
+@pytest.mark.parametrize("address", UNREACHABLE)
+async def test_a_model_without_files_needs_no_file_server(site: Site, address: str) -> None:
+    """Its backend fetches it by its name, as on LocalAI's workers whose file server nobody reaches."""
+    site.address = address
+
+    assert (await site.bring("m", "owner/repository"))[0] is None
+
+
+@pytest.mark.parametrize("address", UNREACHABLE)
+async def test_a_file_server_that_cannot_be_reached_is_told(site: Site, address: str) -> None:
+    site.write("weights.gguf", b"x")
+    site.address, site.patience_seconds = address, 0
+
+    with pytest.raises(StagingFailed, match=r"could not be brought there: .*cannot be asked"):
+        await site.bring("m", "weights.gguf")
+
+
 async def test_several_nodes_are_served_at_once(site: Site, tmp_path: Path) -> None:
     content = noise(LARGE)
     site.write("weights.gguf", content)

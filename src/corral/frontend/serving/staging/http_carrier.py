@@ -7,6 +7,7 @@ Nothing is sent to either.
 
 import asyncio
 import contextlib
+import logging
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,7 +21,7 @@ import msgspec
 from corral.base.errors import CorralError
 from corral.base.ids import NodeId
 from corral.base.tasks import first_failure, task_group
-from corral.files.file_peer import FilePeer, FilePeerAway, FilePeerConnection, LocalFileChanged
+from corral.files.file_peer import FilePeer, FilePeerAway, FilePeerConnection, FilePeerUnreachable, LocalFileChanged
 from corral.files.sending import (
     FileDigest,
     FileSending,
@@ -33,6 +34,8 @@ from corral.frontend.models.local_files import LocalFile, LocalFiles, LocalFileU
 from corral.frontend.serving.staging.decide.paths import base_of, own_key, shared_key
 from corral.frontend.serving.staging.decide.sources import WantedFile
 from corral.frontend.serving.staging.service import FileRoute, StagingWatch, common_base
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -225,7 +228,12 @@ class HttpRoute:
                     return base
             return None
 
-        return await self._lanes.run(look)
+        try:
+            return await self._lanes.run(look)
+        except FilePeerUnreachable as error:  # models that are fetched by their names need no files
+            details = {"event": "staging.unknown_there", "model": model, "node": self._node_id}
+            log.warning("a node was not asked for the files of a model: %s", error, extra=details)
+            return None
 
     async def shared(self, files: Sequence[LocalFile], watch: StagingWatch) -> PurePath | None:
         def check(file: LocalFile) -> Work[str]:
