@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Final
 
 import pytest
@@ -62,23 +62,59 @@ LEFT: Final = {
 }
 
 
-@pytest.mark.parametrize("before", LEFT.values(), ids=LEFT)
-async def test_a_localai_worker_has_the_file_in_the_end(before: Callable[[Path], None], tmp_path: Path) -> None:
-    models = tmp_path / "frontend"
-    models.mkdir()
-    (models / "weights.gguf").write_bytes(CONTENT)
-    file = tmp_path / "node" / "m" / "weights.gguf"
-    before(file)
-    async with localai_files(tmp_path / "node") as server:
+async def brought(root: Path, model: str, weights: str) -> PurePath | None:
+    """What is the models directory of the node `node`, once it has the weights of the directory `frontend`."""
+    models = root / "frontend"
+    async with localai_files(root / "node") as server:
 
         async def file_server(_: NodeId) -> FilePeer:
             return FilePeer(address=f"127.0.0.1:{server.port}", token="t", patience_seconds=3)
 
         files = LocalFiles(models)
         staging = Staging(models, files, [HttpCarrier(files, file_server)])
-        fields = {"ModelFile": str(models / "weights.gguf"), "ModelPath": str(models)}
+        fields = {"ModelFile": str(models / weights), "ModelPath": str(models)}
+        return await staging.bring(model, fields, NodeId("n"), StagingWatch(SystemClock()))
 
-        base = await staging.bring("m", fields, NodeId("n"), StagingWatch(SystemClock()))
 
-    assert base == tmp_path / "node" / "m"
+@pytest.mark.parametrize("before", LEFT.values(), ids=LEFT)
+async def test_a_localai_worker_has_the_file_in_the_end(before: Callable[[Path], None], tmp_path: Path) -> None:
+    (tmp_path / "frontend").mkdir()
+    (tmp_path / "frontend" / "weights.gguf").write_bytes(CONTENT)
+    file = tmp_path / "node" / "m" / "weights.gguf"
+    before(file)
+
+    assert await brought(tmp_path, "m", "weights.gguf") == tmp_path / "node" / "m"
     assert file.read_bytes() == CONTENT
+
+
+@pytest.mark.parametrize("model", ["qwen:7b", "org/name", "a b", "50%20", "größe", "模型", "a+b?c=d&e", "a;b,c", "[x]"])
+async def test_a_directory_arrives_whatever_its_files_and_its_model_are_called(model: str, tmp_path: Path) -> None:
+    weights = tmp_path / "frontend" / "repo" / "snap shot"
+    names = [
+        "config.json",
+        "empty",
+        "a b",
+        "100%",
+        "%41",
+        "#1",
+        "a?b",
+        "ü",
+        "模型.bin",
+        "a+b",
+        "x;y",
+        ".hidden",
+        "c:\\d",
+    ]
+    for folder in (weights, weights / "sub%2Fdir"):
+        folder.mkdir(parents=True)
+        for name in names:
+            (folder / name).write_bytes(b"" if name == "empty" else name.encode())
+
+    base = await brought(tmp_path, model, "repo/snap shot")
+
+    assert base == tmp_path / "node" / model
+    for folder in ("repo/snap shot", "repo/snap shot/sub%2Fdir"):
+        here, there = tmp_path / "frontend" / folder, tmp_path / "node" / model / folder
+        assert {file.name: file.read_bytes() for file in here.iterdir() if file.is_file()} == {
+            file.name: file.read_bytes() for file in there.iterdir() if file.is_file() and file.suffix != ".sha256"
+        }
