@@ -2,8 +2,9 @@
 
 import pytest
 
-from corral.frontend.nodes.decide.reports import NodeContact
+from corral.frontend.nodes.decide.reports import NodeContact, contact_of
 from tests.kit.clock import START
+from tests.kit.samples import a_node
 
 
 def contact(address: str) -> NodeContact:
@@ -93,3 +94,12 @@ def test_loopback_stands_for_the_host_of_a_node_that_registered_without_a_port(
     registered: str, told: str, dialled: str | None
 ) -> None:
     assert contact(registered).dialled(told) == dialled
+
+
+def test_an_address_without_a_host_means_this_machine() -> None:
+    """As for Go: a LocalAI worker whose LOCALAI_ADDR is `:50051` registers that, and answers with the like."""
+    contact = contact_of(a_node(address=":50051", http_address=":50050"))
+
+    assert contact.http_address == "localhost:50050"
+    assert contact.dialled(":50052") == "localhost:50052"
+    assert contact_of(a_node(address=":50051", http_address="")).http_address == ""

@@ -44,7 +44,7 @@ class NodeContact(msgspec.Struct, frozen=True, kw_only=True):
         A LocalAI worker that was told to advertise a host without a port answers with loopback and the port.
         """
         if self.has_address(address):
-            return address
+            return with_host(address)
         match, host = _ADDRESS.fullmatch(address), _PORTLESS.fullmatch(self.address.strip())
         if match is None or host is None or not _is_loopback(match):
             return None
@@ -62,13 +62,18 @@ class NodeContact(msgspec.Struct, frozen=True, kw_only=True):
         return _is_on(_URL.fullmatch(url), self.address)
 
 
+def with_host(address: str) -> str:
+    """The `host:port` to dial. Without a host it means this machine, as it does for Go."""
+    return f"localhost{address}" if address.startswith(":") else address
+
+
 def contact_of(node: Node) -> NodeContact:
     features = frozenset() if node.peer is None else node.peer.features
     return NodeContact(
         name=node.name,
         is_approved=node.facts.approved_at is not None,
         address=node.address,
-        http_address=node.http_address,
+        http_address=with_host(node.http_address),
         joined_at=node.joined_at,
         has_tls=Feature.FLEET_TLS in features,
         can_confine=Feature.CONFINEMENT in features,
