@@ -12,7 +12,9 @@ from corral.base.values import PartlyPrinted
 from corral.frontend.nodes.decide.node import Node, ReportedCard
 from corral.wire.registration import Feature
 
-_HOST_PORT: Final = r"(?:\[(?P<bracketed>[0-9A-Fa-f:.]+)\]|(?P<plain>[^\[\]:/@?#\\\s]*)):(?P<port>[0-9]{1,5})"
+_ZONE: Final = r"(?:%[A-Za-z0-9._~-]+)?"
+"""Of addresses that only hold on one link: the name of the interface that leads there."""
+_HOST_PORT: Final = rf"(?:\[(?P<bracketed>[0-9A-Fa-f:.]+{_ZONE})\]|(?P<plain>[^\[\]:/@?#\\\s]*)):(?P<port>[0-9]{{1,5}})"
 _ADDRESS: Final = re.compile(_HOST_PORT)
 _PORTLESS: Final = re.compile(r"\[[0-9A-Fa-f:.]+\]|[^\[\]:/@?#\\\s]+")
 _URL: Final = re.compile(rf"https?://{_HOST_PORT}(?:/[A-Za-z0-9._~/-]*)?")
