@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import msgspec
 
@@ -55,6 +55,12 @@ class FilePeerAway(CorralError):
 
     code = "file_peer_away"
     retryable = True
+
+
+class FilePeerUnreachable(FilePeerAway):
+    """No connection to the file server can be made."""
+
+    code = "file_peer_unreachable"
 
 
 class LocalFileChanged(CorralError):
@@ -117,14 +123,20 @@ class _Connection(http.client.HTTPConnection):
     """Connects as the peer wants it; its socket is a plain one in any case."""
 
     def __init__(self, peer: FilePeer) -> None:
-        super().__init__(peer.address, timeout=peer.connect_seconds)
+        super().__init__("", timeout=peer.connect_seconds)
         self._peer = peer
 
     def connect(self) -> None:
-        if self._peer.tls is None:
-            super().connect()
-        else:
-            self.sock = open_tunnel(self._peer.tls, connect_seconds=self._peer.connect_seconds)
+        """FilePeerUnreachable says why that does not work; the address may be none."""
+        try:
+            if self._peer.tls is None:
+                where = urlsplit(f"//{self._peer.address}")
+                self.host, self.port = where.hostname or "", where.port or http.client.HTTP_PORT
+                super().connect()
+            else:
+                self.sock = open_tunnel(self._peer.tls, connect_seconds=self._peer.connect_seconds)
+        except (OSError, ValueError) as error:
+            raise FilePeerUnreachable(_cannot_be_asked(self._peer, error)) from error
 
 
 class FilePeerConnection:
@@ -195,7 +207,8 @@ class FilePeerConnection:
     # How.
 
     def _begin(self, method: str, key: str, headers: Mapping[str, str]) -> None:
-        self._http.putrequest(method, FILES + quote(os.fsencode(key)), skip_accept_encoding=True)
+        self._http.putrequest(method, FILES + quote(os.fsencode(key)), skip_host=True, skip_accept_encoding=True)
+        self._http.putheader("Host", self.peer.address)
         self._http.putheader("Authorization", f"Bearer {self.peer.token}")
         for name, value in headers.items():
             self._http.putheader(name, value)
@@ -283,10 +296,7 @@ class FilePeerConnection:
             raise
         except (OSError, http.client.HTTPException, ValueError) as error:
             self._http.close()
-            reason = error.strerror if isinstance(error, OSError) and error.strerror else type(error).__name__
-            if isinstance(error, TimeoutError | socket.timeout):
-                reason = "timed out"
-            raise FilePeerAway(f"the file server at {self.peer.address} cannot be asked: {reason.lower()}") from error
+            raise FilePeerAway(_cannot_be_asked(self.peer, error)) from error
         except BaseException:
             self._http.close()
             raise
@@ -307,6 +317,15 @@ class _Answer(msgspec.Struct, frozen=True, kw_only=True):
     status: int
     headers: http.client.HTTPMessage
     body: bytes
+
+
+def _cannot_be_asked(peer: FilePeer, error: Exception) -> str:
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else type(error).__name__
+    if isinstance(error, TimeoutError):
+        reason = "timed out"
+    elif isinstance(error, ValueError):
+        reason = "its address cannot be used"
+    return f"the file server at {peer.address} cannot be asked: {reason.lower()}"
 
 
 def _local_path(body: bytes) -> str:

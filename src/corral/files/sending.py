@@ -241,9 +241,11 @@ class FileSending:
             self._furthest, self._fruitless, self._failing_since = progress, 0, None
         self._listener.present(offset)
         answer = self._put(offset, stated)
-        # A peer of LocalAI's that has all bytes, but was ended before it had checked them, refuses every range.
+        # A peer of LocalAI's that has all bytes, but was ended before it had checked them, refuses every range. So does
+        # one whose file lost its end after its digest was noted.
         is_refused = answer.status == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE
-        self._is_whole = self._is_whole or (is_refused and begun >= size)
+        is_cut = remote is not None and not remote.target and remote.digest == stated
+        self._is_whole = self._is_whole or (is_refused and (begun >= size or is_cut))
         return self._judge(answer), f"it answers {answer.status} {answer.text}"
 
     def _stated_digest(self, remote: RemoteFile | None) -> str:

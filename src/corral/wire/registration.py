@@ -6,8 +6,9 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-Bytes = Annotated[int, Meta(ge=0, le=2**63 - 1, description="a number of bytes")]
-"""LocalAI counts in unsigned 64 bits; a database column holds one bit less, which is still nine exabytes."""
+Bytes = Annotated[int, Meta(ge=0, description="a number of bytes")]
+"""LocalAI counts in unsigned 64 bits. A database column holds one bit less, which is still nine exabytes: frontends
+leave larger numbers out."""
 ReplicaLimit = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 """LocalAI counts in 64 bits with a sign, and takes less than 1 for 1."""
 

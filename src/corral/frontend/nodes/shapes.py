@@ -171,12 +171,13 @@ def read_registration(request: RegisterRequest) -> Registration:
     interval, interval_problem = _interval(hello)
     budget, budget_problem = _budget(request.vram_budget)
     cards, card_problems = read_cards(None if hello is None else hello.cards)
+    measured, size_problems = _sizes({name: getattr(request, name) for name in CAPACITY_FIELDS})
     return Registration(
         name=request.name,
         type=node_type,
         address=request.address,
         http_address=request.http_address,
-        measured={name: value for name in CAPACITY_FIELDS if (value := getattr(request, name)) is not UNSET},
+        measured=measured,
         gpu_vendor=_said(request.gpu_vendor),
         gpu_compute_capability=_said(request.gpu_compute_capability),
         capability=_said(request.capability),
@@ -190,7 +191,9 @@ def read_registration(request: RegisterRequest) -> Registration:
         nats_login=hello.nats_login if hello is not None and hello.nats_login in list(NatsLogin) else None,
         incarnation=Incarnation("" if hello is None else hello.incarnation),
         interval=interval,
-        problems=tuple(filter(None, (*label_problems, budget_problem, interval_problem, *card_problems))),
+        problems=tuple(
+            filter(None, (*size_problems, *label_problems, budget_problem, interval_problem, *card_problems))
+        ),
     )
 
 
@@ -240,6 +243,18 @@ def _labels(reported: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
     return usable, problems[:_MOST_PROBLEMS]
 
 
+def _sizes(reported: Mapping[str, object]) -> tuple[dict[str, int], list[str]]:
+    """The sizes that can be used and stored, and what is wrong with the others."""
+    usable: dict[str, int] = {}
+    problems: list[str] = []
+    for name, value in reported.items():
+        if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _LARGEST:
+            usable[name] = value
+        elif value is not UNSET:
+            problems.append(f"{name}: expected a number of bytes, got {shown(value)}; ignored")
+    return usable, problems
+
+
 def _said(text: str | UnsetType) -> str | None:
     return None if text is UNSET else text
 
@@ -255,16 +270,7 @@ def read_heartbeat(body: bytes, at: datetime) -> Heartbeat:
     # As LocalAI does: whatever the case of names, the exact one before others, and null as if nothing were said.
     lowered = {key.lower(): value for key, value in document.items() if value is not None}
     fields = {name: document.get(name, value) for name, value in lowered.items()}
-    problems: list[str] = []
-    measured: dict[str, int] = {}
-    for name in CAPACITY_FIELDS:
-        if name not in fields:
-            continue
-        value = fields[name]
-        if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _LARGEST:
-            measured[name] = value
-        else:
-            problems.append(f"{name}: expected a number of bytes, got {shown(value)}; ignored")
+    measured, problems = _sizes({name: fields.get(name, UNSET) for name in CAPACITY_FIELDS})
     corral = fields.get("corral")
     extension = corral if isinstance(corral, dict) else {"incarnation": corral}
     gpu_vendor = _take_text("gpu_vendor", fields.get("gpu_vendor"), problems)

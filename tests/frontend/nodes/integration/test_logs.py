@@ -39,6 +39,15 @@ async def test_the_worker_s_answer_is_passed_on(frontend: Frontend, tmp_path: Pa
     assert (refused.status, refused.body) == (400, b"model ID required\n")
 
 
+async def test_a_worker_that_names_no_host_is_on_this_machine(frontend: Frontend, tmp_path: Path) -> None:
+    """As for Go: LocalAI's worker registers what LOCALAI_ADDR says, which may be `:50051`."""
+    async with open_file_worker(tmp_path) as worker:
+        worker.logs.of("m#0").add(OutputStream.STDOUT, "one")
+        node_id = await joined(frontend, f":{worker.port}")
+        names = await frontend.call("GET", f"/api/nodes/{node_id}/backend-logs")
+    assert (names.status, names.json()) == (200, ["m"])
+
+
 @pytest.mark.parametrize("name", ["%2e", "%2e%2e"])
 async def test_no_name_leads_to_another_path_of_the_worker(frontend: Frontend, name: str) -> None:
     asked: list[str] = []

@@ -2,8 +2,9 @@
 
 import pytest
 
-from corral.frontend.nodes.decide.reports import NodeContact
+from corral.frontend.nodes.decide.reports import NodeContact, contact_of
 from tests.kit.clock import START
+from tests.kit.samples import a_node
 
 
 def contact(address: str) -> NodeContact:
@@ -23,6 +24,10 @@ def contact(address: str) -> NodeContact:
         ("[fd00::5]:50051", "[fd00:0:0::5]:7000", True),
         ("[::ffff:10.0.0.5]:50051", "10.0.0.5:7000", True),
         ("0.0.0.0:50051", "0.0.0.0:7000", True),
+        ("[fe80::5%eth0]:50051", "[FE80:0::5%eth0]:7000", True),
+        ("[fe80::5%eth0]:50051", "[fe80::5%eth1]:7000", False),
+        ("[fe80::5%eth0]:50051", "[fe80::5]:7000", False),
+        ("[fe80::5%eth0]:50051", "[fe80::5%eth0@evil.example]:7000", False),
         ("10.0.0.5:50051", "10.0.0.6:50051", False),
         ("10.0.0.5:50051", "127.0.0.1:50051", False),
         ("127.0.0.3:50051", "127.0.0.1:7000", False),
@@ -93,3 +98,12 @@ def test_loopback_stands_for_the_host_of_a_node_that_registered_without_a_port(
     registered: str, told: str, dialled: str | None
 ) -> None:
     assert contact(registered).dialled(told) == dialled
+
+
+def test_an_address_without_a_host_means_this_machine() -> None:
+    """As for Go: a LocalAI worker whose LOCALAI_ADDR is `:50051` registers that, and answers with the like."""
+    contact = contact_of(a_node(address=":50051", http_address=":50050"))
+
+    assert contact.http_address == "localhost:50050"
+    assert contact.dialled(":50052") == "localhost:50052"
+    assert contact_of(a_node(address=":50051", http_address="")).http_address == ""

@@ -29,7 +29,7 @@ def test_any_registration_is_either_understood_or_refused_with_a_sentence(body: 
     except InvalidInput:
         return
     assert registration.name.strip()
-    assert all(value >= 0 for value in registration.measured.values())
+    assert all(0 <= value < 2**63 for value in registration.measured.values())
 
 
 @given(st.dictionaries(st.sampled_from([*CAPACITY_FIELDS, "gpu_vendor", "corral", "AVAILABLE_RAM"]), json_values))
@@ -69,6 +69,17 @@ def test_a_worker_is_not_turned_away_for_a_label(label: dict[str, str]) -> None:
     registration = read_registration(RegisterRequest(name="w", address="a:1", labels={"site": "lab", **label}))
     assert registration.labels == {"site": "lab"}
     assert registration.problems[0].startswith("labels: ")
+
+
+@pytest.mark.parametrize("size", [2**63, 2**64 - 4096])
+def test_a_worker_is_not_turned_away_for_a_size_that_nobody_can_store(size: int) -> None:
+    """Go's workers count in 64 bits without a sign, and some file systems state more than any disk has."""
+    body = msgspec.json.encode({"name": "w", "address": "a:1", "total_disk": size, "available_ram": 1})
+
+    registration = read_registration(decode(body, RegisterRequest))
+
+    assert registration.measured == {"available_ram": 1}
+    assert registration.problems == (f"total_disk: expected a number of bytes, got {size}; ignored",)
 
 
 def test_labels_beyond_the_limit_are_left_out() -> None:

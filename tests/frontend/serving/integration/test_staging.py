@@ -19,6 +19,7 @@ from corral.base.ids import NodeId
 from corral.files.file_peer import FilePeer
 from corral.files.sending import FileMark, PeerDiskFull
 from corral.frontend.models.local_files import LocalFile, LocalFiles
+from corral.frontend.serving.decide.load_job import LoadPolicy
 from corral.frontend.serving.staging.decide.sources import WantedFile
 from corral.frontend.serving.staging.http_carrier import HttpCarrier, NoOtherSources
 from corral.frontend.serving.staging.service import (
@@ -542,10 +543,57 @@ async def test_a_model_whose_file_is_only_on_the_node_is_loaded_from_there(site:
     assert (await site.bring("m", "nowhere.gguf"))[0] is None
 
 
+class NotingPeer(FilePeer, frozen=True, kw_only=True):
+    """Notes how long it is waited for."""
+
+    noted: list[float]
+
+    def answer_seconds(self, size: int) -> float:
+        self.noted.append(super().answer_seconds(size))
+        return self.noted[-1]
+
+
+async def test_a_node_may_hash_a_large_file_before_it_says_that_only_it_has_it(tmp_path: Path) -> None:
+    """LocalAI's worker hashes a file when it is first asked for it, which takes a minute for some."""
+    noted: list[float] = []
+    async with open_file_worker(tmp_path / "node") as worker:
+        (worker.models / "weights.gguf").write_bytes(b"weights")
+
+        async def file_server(_: NodeId) -> FilePeer:
+            return NotingPeer(address=f"127.0.0.1:{worker.port}", token=TOKEN, noted=noted)
+
+        staging = over_http(tmp_path / "frontend", file_server)
+        fields = {"ModelFile": str(staging.models / "weights.gguf")}
+        base = await staging.bring("m", fields, NODE, StagingWatch(SystemClock()))
+
+    assert base == worker.models
+    assert 240 < max(noted) < LoadPolicy().stall.total_seconds()
+
+
 async def test_a_node_without_a_file_server_is_told_our_paths(site: Site) -> None:
     site.write("weights.gguf", b"x")
 
     assert (await site.bring("m", "weights.gguf"))[0] is None
+
+
+UNREACHABLE: Final = ("127.0.0.1:1", "127.0.0.1:port", "http://127.0.0.1:1", "[::1", "127.0.0.1:99999")
+
+
+@pytest.mark.parametrize("address", UNREACHABLE)
+async def test_a_model_without_files_needs_no_file_server(site: Site, address: str) -> None:
+    """Its backend fetches it by its name, as on LocalAI's workers whose file server nobody reaches."""
+    site.address = address
+
+    assert (await site.bring("m", "owner/repository"))[0] is None
+
+
+@pytest.mark.parametrize("address", UNREACHABLE)
+async def test_a_file_server_that_cannot_be_reached_is_told(site: Site, address: str) -> None:
+    site.write("weights.gguf", b"x")
+    site.address, site.patience_seconds = address, 0
+
+    with pytest.raises(StagingFailed, match=r"could not be brought there: .*cannot be asked"):
+        await site.bring("m", "weights.gguf")
 
 
 async def test_several_nodes_are_served_at_once(site: Site, tmp_path: Path) -> None:

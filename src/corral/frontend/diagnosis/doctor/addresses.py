@@ -13,6 +13,7 @@ from corral.frontend.api.route import AdminContext
 from corral.frontend.diagnosis.doctor import OK, PROBLEM, WARNING
 from corral.frontend.diagnosis.doctor.fleet_tls import has_tls
 from corral.frontend.nodes.decide.node import Node, NodeStatus, NodeType, SeenNode
+from corral.frontend.nodes.decide.reports import with_host
 from corral.frontend.serving.decide.replica import Replica, ReplicaState
 from corral.wire.nodes import WORKER_HEADER, Finding
 
@@ -71,7 +72,7 @@ def _of_nodes(nodes: Iterable[Node]) -> list[_Reachable]:
     """The HTTP servers of workers; those of Corral's say which worker they are."""
     places = []
     for node in nodes:
-        if (reached := _host_and_port(node.http_address)) is not None:
+        if (reached := _host_and_port(with_host(node.http_address))) is not None:
             me = str(node.facts.incarnation) if node.peer is not None else None
             places.append(
                 _Reachable(title=f"{node.name} at {node.http_address}", host=reached[0], port=reached[1], me=me)

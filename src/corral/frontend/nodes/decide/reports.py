@@ -12,7 +12,9 @@ from corral.base.values import PartlyPrinted
 from corral.frontend.nodes.decide.node import Node, ReportedCard
 from corral.wire.registration import Feature
 
-_HOST_PORT: Final = r"(?:\[(?P<bracketed>[0-9A-Fa-f:.]+)\]|(?P<plain>[^\[\]:/@?#\\\s]*)):(?P<port>[0-9]{1,5})"
+_ZONE: Final = r"(?:%[A-Za-z0-9._~-]+)?"
+"""Of addresses that only hold on one link: the name of the interface that leads there."""
+_HOST_PORT: Final = rf"(?:\[(?P<bracketed>[0-9A-Fa-f:.]+{_ZONE})\]|(?P<plain>[^\[\]:/@?#\\\s]*)):(?P<port>[0-9]{{1,5}})"
 _ADDRESS: Final = re.compile(_HOST_PORT)
 _PORTLESS: Final = re.compile(r"\[[0-9A-Fa-f:.]+\]|[^\[\]:/@?#\\\s]+")
 _URL: Final = re.compile(rf"https?://{_HOST_PORT}(?:/[A-Za-z0-9._~/-]*)?")
@@ -44,7 +46,7 @@ class NodeContact(msgspec.Struct, frozen=True, kw_only=True):
         A LocalAI worker that was told to advertise a host without a port answers with loopback and the port.
         """
         if self.has_address(address):
-            return address
+            return with_host(address)
         match, host = _ADDRESS.fullmatch(address), _PORTLESS.fullmatch(self.address.strip())
         if match is None or host is None or not _is_loopback(match):
             return None
@@ -62,13 +64,18 @@ class NodeContact(msgspec.Struct, frozen=True, kw_only=True):
         return _is_on(_URL.fullmatch(url), self.address)
 
 
+def with_host(address: str) -> str:
+    """The `host:port` to dial. Without a host it means this machine, as it does for Go."""
+    return f"localhost{address}" if address.startswith(":") else address
+
+
 def contact_of(node: Node) -> NodeContact:
     features = frozenset() if node.peer is None else node.peer.features
     return NodeContact(
         name=node.name,
         is_approved=node.facts.approved_at is not None,
         address=node.address,
-        http_address=node.http_address,
+        http_address=with_host(node.http_address),
         joined_at=node.joined_at,
         has_tls=Feature.FLEET_TLS in features,
         can_confine=Feature.CONFINEMENT in features,

@@ -18,7 +18,7 @@ from corral.frontend.nodes.decide.liveness import Pulse
 from corral.frontend.nodes.decide.nats_users import KnownUser
 from corral.frontend.nodes.decide.node import Node, NodeStatus, NodeType, Suspicion, joined_at
 from corral.frontend.nodes.decide.registration import AdmissionPolicy, TooManyPending, crowd_problem
-from corral.frontend.nodes.decide.reports import NodeContact
+from corral.frontend.nodes.decide.reports import NodeContact, with_host
 from corral.frontend.nodes.store import invitations, liveness
 from corral.frontend.nodes.store.liveness import AcceptedHeartbeat, NodeLook
 from corral.frontend.nodes.store.nats_users import keep_user
@@ -146,7 +146,7 @@ class Nodes:
                     name=row.name,
                     is_approved=row.approved_at is not None,
                     address=row.address,
-                    http_address=row.http_address,
+                    http_address=with_host(row.http_address),
                     joined_at=joined_at(row.registered_at, row.approved_at),
                     has_tls=has_feature(row.peer, Feature.FLEET_TLS),
                     can_confine=has_feature(row.peer, Feature.CONFINEMENT),

@@ -20,6 +20,7 @@ from corral.frontend.models.catalogue import Models
 from corral.frontend.models.decide.model import ModelSpec, weights_path, with_answer_limit
 from corral.frontend.nodes.contacts import NodeTokens
 from corral.frontend.nodes.decide.node import Node
+from corral.frontend.nodes.decide.reports import with_host
 from corral.frontend.record.feed import Feed
 from corral.frontend.serving.decide.replica import Replica
 from corral.frontend.serving.gateways.request_files import RequestFiles
@@ -147,7 +148,7 @@ class AdaptedReplicas:
             address=replica.address,
             token=replica.token or bearer,
             files_token=bearer if node.http_address else "",
-            files_url=f"http://{node.http_address}" if node.http_address else "",
+            files_url=f"http://{with_host(node.http_address)}" if node.http_address else "",
             files_by_parent=not node.http_address,
             model=adapter_model(limited, file=self._file_of(spec, replica), threads=self._usual.threads),
         )

@@ -29,6 +29,7 @@ from corral.frontend.models.decide.uses import takes_grammars, takes_no_media
 from corral.frontend.nodes.client import NodeClient, StartedBackend
 from corral.frontend.nodes.contacts import NodeDoors, NodeTokens
 from corral.frontend.nodes.decide.node import Node
+from corral.frontend.nodes.decide.reports import with_host
 from corral.frontend.operations.decide.intent import IntentKind, Verb
 from corral.frontend.operations.store.intents import Intents
 from corral.frontend.serving.decide.load_job import LoadNeed, LoadPolicy, LoadStepName, StepBound, needed_by_load
@@ -215,7 +216,7 @@ class ModelLoader:
         clock: Clock,
     ) -> Replica:
         """Tell the process to load the model; the replica as it is when it serves."""
-        address = installed.address or node.address
+        address = installed.address or with_host(node.address)
         fields = self._options(spec, is_asked_directly=installed.is_asked_directly)
         if models is not None:
             fields = moved(fields, self._staging.models, models)

@@ -7,6 +7,7 @@ Nothing is sent to either.
 
 import asyncio
 import contextlib
+import logging
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,7 +21,7 @@ import msgspec
 from corral.base.errors import CorralError
 from corral.base.ids import NodeId
 from corral.base.tasks import first_failure, task_group
-from corral.files.file_peer import FilePeer, FilePeerAway, FilePeerConnection, LocalFileChanged
+from corral.files.file_peer import FilePeer, FilePeerAway, FilePeerConnection, FilePeerUnreachable, LocalFileChanged
 from corral.files.sending import (
     FileDigest,
     FileSending,
@@ -34,12 +35,17 @@ from corral.frontend.serving.staging.decide.paths import base_of, own_key, share
 from corral.frontend.serving.staging.decide.sources import WantedFile
 from corral.frontend.serving.staging.service import FileRoute, StagingWatch, common_base
 
+log = logging.getLogger(__name__)
+
 T = TypeVar("T")
 
 MOST_TRANSFERS: Final = 32
 PER_NODE: Final = 4
 _TRIES: Final = 3
 """Times that a file is sent that changes meanwhile."""
+_UNKNOWN_SIZE: Final = 12 * 1024**3
+"""Bytes that a file is taken to have which only the node has. It may hash them before it says that it has the file, and
+is waited for nearly as long as a staging may stand still."""
 
 
 class _Listener(msgspec.Struct, frozen=True):
@@ -217,12 +223,17 @@ class HttpRoute:
     async def found(self, model: str, path: str) -> PurePath | None:
         def look(connection: FilePeerConnection, _: threading.Event) -> PurePath | None:
             for key in (own_key(model, path), shared_key(path)):
-                remote = connection.head(key, 0)
+                remote = connection.head(key, _UNKNOWN_SIZE)
                 if remote is not None and remote.digest and (base := base_of(remote.path, path)) is not None:
                     return base
             return None
 
-        return await self._lanes.run(look)
+        try:
+            return await self._lanes.run(look)
+        except FilePeerUnreachable as error:  # models that are fetched by their names need no files
+            details = {"event": "staging.unknown_there", "model": model, "node": self._node_id}
+            log.warning("a node was not asked for the files of a model: %s", error, extra=details)
+            return None
 
     async def shared(self, files: Sequence[LocalFile], watch: StagingWatch) -> PurePath | None:
         def check(file: LocalFile) -> Work[str]:
