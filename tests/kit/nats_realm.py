@@ -27,8 +27,10 @@ class Realm:
 
     @classmethod
     @asynccontextmanager
-    async def open(cls, folder: Path, *, port: int | None = None) -> AsyncIterator[Self]:
-        async with NatsServer(folder, port=port) as server:
+    async def open(
+        cls, folder: Path, *, port: int | None = None, connections: int | None = None
+    ) -> AsyncIterator[Self]:
+        async with NatsServer(folder, port=port, connections=connections) as server:
             yield cls(server, ClaimsKey(server.authority.account_seed, "account"))
 
     @property

@@ -145,7 +145,7 @@ class ServedReplicas:
 
 def _digest(key: str) -> bytes:
     """Return the hash of a key: looking up by hash reveals nothing about keys through timing."""
-    return hashlib.sha256(key.encode()).digest()
+    return hashlib.sha256(key.encode(errors="surrogateescape")).digest()
 
 
 async def obey_controls(listener: socket.socket, replicas: ServedReplicas, listening: Listening) -> None:

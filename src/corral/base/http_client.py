@@ -5,6 +5,7 @@ because importing aiohttp takes longer than a command; so do launchers (`process
 """
 
 import os
+import socket
 import ssl
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
@@ -19,6 +20,7 @@ from corral.base.errors import CorralError
 from corral.base.http_facts import host_of as host_of
 from corral.base.http_facts import is_passing as is_passing
 from corral.base.http_facts import user_agent as user_agent
+from corral.base.own_network import ForbiddenAddress, forbidden_address
 from corral.base.tls import TlsPeer
 
 _BUFFER_BYTES: Final = 1024 * 1024
@@ -97,6 +99,19 @@ def open_session(
     )
 
 
+def stranger_connector() -> aiohttp.TCPConnector:
+    """Return a connector for hosts that others name: it connects to no address that nobody may be sent to. The address
+    is checked where the connection is made, so a name that leads elsewhere by then helps nobody."""
+    return aiohttp.TCPConnector(socket_factory=_allowed_socket)
+
+
+def _allowed_socket(place: aiohttp.AddrInfoType) -> socket.socket:
+    family, kind, protocol, _, address = place
+    if why := forbidden_address(str(address[0])):
+        raise ForbiddenAddress(f"it has the address {address[0]}, {why}")
+    return socket.socket(family=family, type=kind, proto=protocol)
+
+
 def _redirect_checks(check: Callable[[str], Awaitable[None]]) -> aiohttp.TraceConfig:
     async def on_redirect(_: object, __: object, params: aiohttp.TraceRequestRedirectParams) -> None:
         location = params.response.headers.get("Location") or params.response.headers.get("URI") or ""
@@ -165,6 +180,8 @@ def failures_of(url: str) -> Iterator[None]:
         raise HttpFailed(url, HttpFault.CERTIFICATE, reason) from error
     except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
         if isinstance(error, aiohttp.ClientConnectorError) and not isinstance(error, aiohttp.ClientSSLError):
+            if isinstance(error.os_error, ForbiddenAddress):
+                raise HttpFailed(url, HttpFault.UNREACHABLE, str(error.os_error)) from error
             number = error.os_error.errno or 0
             reason = os.strerror(number).lower() if number > 0 else "its name cannot be found"
             raise HttpFailed(url, HttpFault.UNREACHABLE, reason) from error

@@ -76,6 +76,19 @@ def write_private(path: Path, data: bytes) -> None:
         raise PathNotUsable(f"cannot write {path}: {error.strerror}") from error
 
 
+def sync_directory(path: Path) -> None:
+    """Return when the names in a directory are on the disk: a file that was renamed may otherwise have its old content
+    again after a loss of power. PathNotUsable when that cannot be said."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise PathNotUsable(f"cannot write the directory {path} to the disk: {error.strerror}") from error
+
+
 def read_private(path: Path) -> bytes | None:
     """Return the file's bytes, or None when it does not exist. Raise when others may read it."""
     try:

@@ -4,6 +4,7 @@ Made at the first start and kept in the server's private folder. The server's ow
 its resolver's folder: what is revoked there stays revoked when the server starts again.
 """
 
+import base64
 import shutil
 import time
 from collections.abc import Mapping
@@ -24,6 +25,10 @@ LOGINS_FILE: Final = "logins.conf"
 SETTINGS_FILE: Final = "frontend.env"
 _UNLIMITED: Final = {"subs": -1, "data": -1, "payload": -1}
 _ACCOUNT_LIMITS: Final = {**_UNLIMITED, "imports": -1, "exports": -1, "wildcards": True, "conn": -1, "leaf": -1}
+MOST_CONNECTIONS: Final = 65_536
+"""What a NATS server allows without a setting."""
+FOR_SYSTEM: Final = 64
+"""Connections of a server that its fleet's account leaves to the system account, with which control ends users."""
 
 
 class _AuthorityKeys(msgspec.Struct, kw_only=True, frozen=True):
@@ -94,6 +99,37 @@ class Authority(PartlyPrinted, frozen=True, kw_only=True):
         )
 
 
+def limit_connections(directory: Path, most: int) -> None:
+    """Let the fleet's account have no more connections than this at a server. What was revoked stays revoked.
+
+    NATS limits the connections of an account, not those of a user: one node may take all of them. The system account
+    must be able to connect all the same, or nobody could end that node.
+    """
+    keys = msgspec.json.decode((directory / KEYS_FILE).read_bytes(), type=_AuthorityKeys)
+    file = directory / RESOLVER_FOLDER / f"{keys.account}.jwt"
+    jwt = (read_private(file) or keys.account_jwt.encode()).decode()
+    if _connections_in(jwt) == most:
+        return
+    from corral.bus.nkey_claims import ClaimsKey, read_claims  # noqa: PLC0415 - as in `_new_keys`
+
+    claims = read_claims(jwt)
+    limits = {**claims["nats"]["limits"], "conn": most}
+    issued = max(int(time.time()), int(claims.get("iat") or 0) + 1)
+    changed = {**claims, "iat": issued, "nats": {**claims["nats"], "limits": limits}}
+    write_private(file, ClaimsKey(keys.operator_seed, "operator").sign(changed).encode())
+
+
+def _connections_in(jwt: str) -> int | None:
+    """The limit of connections in an account's claims; None where they cannot be read."""
+    body = jwt.split(".")[1:2] or [""]
+    try:
+        claims = msgspec.json.decode(base64.urlsafe_b64decode(body[0] + "=" * (-len(body[0]) % 4)))
+        limit: int = claims["nats"]["limits"]["conn"]
+    except (ValueError, TypeError, KeyError, *UNREADABLE_JSON):
+        return None
+    return limit
+
+
 def write_for_own_server(directory: Path) -> tuple[Path, Path]:
     """Make keys for NATS servers that somebody else starts, unless they are there. Return what each of the servers
     includes in its configuration, and the settings of frontends; the second holds secrets."""
@@ -142,8 +178,9 @@ def _new_keys() -> _AuthorityKeys:
     def about(name: str, subject: ClaimsKey, nats: Mapping[str, object]) -> dict[str, object]:
         return {"iat": now, "name": name, "sub": subject.public, "nats": {**nats, "version": 2}}
 
-    def account_claims(name: str, key: ClaimsKey) -> str:
-        return operator.sign(about(name, key, {"type": "account", "limits": _ACCOUNT_LIMITS}))
+    def account_claims(name: str, key: ClaimsKey, connections: int) -> str:
+        limits = {**_ACCOUNT_LIMITS, "conn": connections}
+        return operator.sign(about(name, key, {"type": "account", "limits": limits}))
 
     owner = {"system_account": system.public, "type": "operator"}
     system_user = system.sign(about("corral-system", user, {**_UNLIMITED, "pub": {}, "sub": {}, "type": "user"}))
@@ -152,9 +189,9 @@ def _new_keys() -> _AuthorityKeys:
         operator_jwt=operator.sign(about("corral", operator, owner)),
         account_seed=account.seed,
         account=account.public,
-        account_jwt=account_claims("corral-fleet", account),
+        account_jwt=account_claims("corral-fleet", account, MOST_CONNECTIONS - FOR_SYSTEM),
         system_account=system.public,
-        system_jwt=account_claims("corral-system", system),
+        system_jwt=account_claims("corral-system", system, -1),
         system_creds=creds_text(system_user, user.seed),
     )
 

@@ -9,6 +9,7 @@ import asyncio
 import errno
 import json
 import os
+import resource
 import secrets
 import shutil
 import socket
@@ -21,7 +22,7 @@ from typing import Final, Self
 from corral.base.errors import AddressInUse, ChildFailed, InvalidInput, PathNotUsable
 from corral.base.private_files import make_private_directory, read_private, write_private
 from corral.base.processes import Child, ChildCommand, ChildProcess, Output, start_process, until_ready
-from corral.bus.authority import Authority
+from corral.bus.authority import FOR_SYSTEM, MOST_CONNECTIONS, Authority, limit_connections
 from corral.bus.config import DEFAULT_PORT
 
 MAX_PAYLOAD: Final = 8 * 1024 * 1024
@@ -30,6 +31,8 @@ STOP_GRACE: Final = timedelta(seconds=5)
 _FIRST_LOOK_SECONDS: Final = 0.002
 _LAST_LOOK_SECONDS: Final = 0.05
 _LOST_RACES: Final = 3
+_OWN_DESCRIPTORS: Final = 64
+"""Files and listeners of the server itself."""
 _WILDCARDS: Final = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - compared, not bound
 
 
@@ -73,7 +76,7 @@ class NatsServer:
     Without an explicit port it takes the one of last time, else 4222, else any free one, and keeps it from then on.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each is a setting
         self,
         directory: Path,
         *,
@@ -81,8 +84,11 @@ class NatsServer:
         port: int | None = None,
         port_setting: str = "nats-port",
         executable: Path | None = None,
+        connections: int | None = None,
         extra: Mapping[str, object] | None = None,
     ) -> None:
+        """`connections` is how many it takes at most; None: what NATS takes, as far as the machine allows."""
+        self._connections = connections or _allowed_connections()
         self._directory = directory
         self._config_file = directory / "nats-server.conf"
         self._state_file = directory / "nats-server.json"
@@ -123,9 +129,11 @@ class NatsServer:
         return {"CORRAL_NATS_URL": self.url, **self.authority.frontend_environment}
 
     def logins(self) -> Mapping[str, object]:
-        """Return the part of the configuration that says who may log in."""
-        self._authority = Authority.load_or_create(self._directory.absolute())
-        return self._authority.server_config
+        """Return the part of the configuration that says who may log in, and how many at a time."""
+        directory = self._directory.absolute()
+        self._authority = Authority.load_or_create(directory)
+        limit_connections(directory, self._connections - FOR_SYSTEM)
+        return {**self._authority.server_config, "max_connections": self._connections}
 
     def prepare(self) -> None:
         """Choose the port and write the files. Raise AddressInUse when the configured port is taken."""
@@ -237,6 +245,14 @@ class NatsServer:
 
     def _port_taken(self, port: int) -> AddressInUse:
         return AddressInUse(f"port {port} on {self._host} is taken by another program; change {self._port_setting}")
+
+
+def _allowed_connections() -> int:
+    """Return how many connections a child process may hold, beside its own files."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard == resource.RLIM_INFINITY:
+        return MOST_CONNECTIONS
+    return max(min(MOST_CONNECTIONS, hard - _OWN_DESCRIPTORS), 2 * FOR_SYSTEM)
 
 
 def _is_free(host: str, port: int) -> bool:

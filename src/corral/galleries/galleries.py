@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from corral.base.clock import Clock
 from corral.base.errors import CorralError
-from corral.base.http_client import open_session
+from corral.base.http_client import open_session, stranger_connector
 from corral.base.tasks import end_tasks, start_task, task_group
 from corral.galleries.cache import Copy, CopyMark, IndexCache
 from corral.galleries.config import GalleriesConfig
@@ -263,6 +263,7 @@ async def open_fetcher(
         connect_timeout=config.connect_timeout,
         trust_env=True,
         check_redirect=check_redirect,
+        connector=stranger_connector(),
     ) as session:
         yield IndexFetcher(session, registry=registry, timeout=config.timeout, most_bytes=config.max_bytes)
 

@@ -157,7 +157,7 @@ class ModelGalleries(GalleryIndexReader[GalleryModel]):
         async with self._slots:
             await check_reachable(place.url, index_url)
             cached = await asyncio.to_thread(self._definition_cache.load, place.url)
-            token = _FETCHED_FOR.set(index_url)
+            token = _FETCHED_FOR.set(index_url or place.url)
             try:
                 copy = await self._fetcher.fetch(place, cached, now=now)
             finally:

@@ -24,13 +24,14 @@ from corral.wire.view import KeyEntry
 _FORM: Final = re.compile(rb"content-type:\s*multipart/form-data\s*;(.*)", re.IGNORECASE | re.DOTALL)
 _BOUNDARY: Final = re.compile(rb'(?:^|;)\s*boundary=(?:"([^"]{1,70})"|([^\s";,]{1,70}))', re.IGNORECASE)
 _FIELD_NAME: Final = re.compile(
-    rb'content-disposition:\s*form-data\s*;(?:[^\r\n]*;)?\s*name="?([^";\r\n]*)', re.IGNORECASE
+    rb'\r\ncontent-disposition:\s*form-data\s*;(?:[^\r\n]*;)?\s*name="?([^";\r\n]*)', re.IGNORECASE
 )
+"""Begins with the end of the line before, as every header of a part does: each line is read once."""
 _HEAD_BYTES: Final = 16 * 1024
 _MOST_PARTS: Final = 256
 _MOST_LOOKALIKES: Final = 20_000
-"""Maximum number of byte sequences in one part that look like the delimiter. Honest clients choose a boundary
-without any."""
+"""Maximum number of byte sequences in a form that look like the delimiter. Honest clients choose a boundary without
+any."""
 _LINE_PADDING: Final = 64
 _MAX_KEY: Final = 512
 _MAX_NAME: Final = 512
@@ -441,15 +442,15 @@ def model_parts(
     boundary = _BOUNDARY.search(form[1])
     if boundary is None:
         raise GatewayRefusal(400, "the Content-Type of the form names no boundary", code="invalid_body")
-    mark = b"--" + (boundary[1] or boundary[2])
-    delimiter = _delimiter(mark, body, 0) if body.startswith(mark) else _delimiter(b"\r\n" + mark, body, 0)
+    delimiters = _Delimiters(body, boundary[1] or boundary[2])
+    delimiter = delimiters.first()
     if delimiter is None:
         raise GatewayRefusal(400, "the body is not the form that its Content-Type names", code="invalid_body")
     for _ in range(_MOST_PARTS):
         if delimiter.is_last:
             return
         head_end = body.find(b"\r\n\r\n", delimiter.end, delimiter.end + _HEAD_BYTES)
-        following = _delimiter(b"\r\n" + mark, body, head_end) if head_end >= 0 else None
+        following = delimiters.after(head_end) if head_end >= 0 else None
         if following is None:
             raise GatewayRefusal(400, "the form is cut off, or damaged", code="invalid_body")
         part_head = body[delimiter.end : head_end]
@@ -463,17 +464,33 @@ def model_parts(
     raise GatewayRefusal(400, f"the form has more than {_MOST_PARTS} parts", code="invalid_body")
 
 
-def _delimiter(mark: bytes, body: bytes, start: int) -> _Delimiter | None:
-    """Find the next delimiter from `start`. A delimiter ends with its line; anything longer is content of the part."""
-    for _ in range(_MOST_LOOKALIKES):
-        start = body.find(mark, start)
-        if start < 0:
-            return None
-        end = start + len(mark)
-        if body.startswith(b"--", end):
-            return _Delimiter(start, end, is_last=True)
-        line_end = body.find(b"\r\n", end, end + _LINE_PADDING)
-        if line_end >= 0 and not body[end:line_end].strip(b" \t"):
-            return _Delimiter(start, line_end, is_last=False)
-        start = end
-    raise GatewayRefusal(400, "the form's boundary occurs in its content", code="invalid_body")
+class _Delimiters:
+    """The delimiters of a form, each with the line that it ends."""
+
+    def __init__(self, body: bytes, boundary: bytes) -> None:
+        self._body = body
+        self._mark = b"--" + boundary
+        self._lookalikes = 0
+
+    def first(self) -> _Delimiter | None:
+        return self._find(self._mark, 0) if self._body.startswith(self._mark) else self.after(0)
+
+    def after(self, start: int) -> _Delimiter | None:
+        return self._find(b"\r\n" + self._mark, start)
+
+    def _find(self, mark: bytes, start: int) -> _Delimiter | None:
+        """Find the next delimiter from `start`. A delimiter ends with its line; anything longer is content of the
+        part."""
+        body = self._body
+        while (start := body.find(mark, start)) >= 0:
+            end = start + len(mark)
+            if body.startswith(b"--", end):
+                return _Delimiter(start, end, is_last=True)
+            line_end = body.find(b"\r\n", end, end + _LINE_PADDING)
+            if line_end >= 0 and not body[end:line_end].strip(b" \t"):
+                return _Delimiter(start, line_end, is_last=False)
+            start = end
+            self._lookalikes += 1
+            if self._lookalikes >= _MOST_LOOKALIKES:
+                raise GatewayRefusal(400, "the form's boundary occurs in its content", code="invalid_body")
+        return None

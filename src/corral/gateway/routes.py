@@ -17,7 +17,7 @@ from corral.gateway.exchange import ClientSide, Exchange, Services
 from corral.gateway.head import RequestHead
 from corral.gateway.inference import ANTHROPIC_PATHS, OLLAMA_PATHS, ROUTES, Inference
 from corral.gateway.passing import METRICS_PATH, FromWorker, Metrics, Passing
-from corral.wire.keys import UNCHECKED, KeylessRoute, RequiredProof, find_keyless
+from corral.wire.keys import UNCHECKED, KeylessRoute, RequiredProof, find_keyless, is_respelled_keyless
 from corral.wire.refusals import BEARER_REQUIRED, KEY_REQUIRED, OPENAI_PATHS, SESSION_OVER
 from corral.wire.view import KeyEntry, ModelEntry
 
@@ -118,6 +118,8 @@ class Router:
         The routes of nodes have their limits whatever key is shown: only control knows whether it is a node's.
         """
         services = self._services
+        if is_respelled_keyless(head.method, head.path):
+            raise GatewayRefusal(400, "write this path without percent signs", code="encoded_path")
         route = find_keyless(head.method, head.path)
         has_session = shows_session(head)
         if services.directory.version is None and (head.key or has_session):

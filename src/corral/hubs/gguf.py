@@ -23,7 +23,11 @@ _MOST_KEYS: Final = 20_000
 _MOST_TENSORS: Final = 200_000
 _LONGEST_NAME: Final = 1024
 _LONGEST_TEXT: Final = 4 << 20
-_KEPT_TEXT: Final = 512 << 10
+_KEPT_TEXT: Final = 256
+_KEPT_TEMPLATE: Final = 512 << 10
+_CHAT_TEMPLATE: Final = "tokenizer.chat_template"
+_KEPT_NUMBERS: Final = 1 << 16
+"""Elements of all lists that are kept. Models have a few lists with an element for each layer."""
 _MOST_ELEMENTS: Final = 1 << 26
 _MOST_WORDS: Final = 1 << 22
 """Elements of a list of texts, each of which has to be looked at. The largest vocabularies have a sixteenth of it."""
@@ -232,14 +236,17 @@ class _Cursor:
 
 def _read_metadata(cursor: _Cursor, count: int) -> Generator[ByteRange, bytes, dict[str, MetadataValue]]:
     metadata: dict[str, MetadataValue] = {}
+    kept = 0
     for _ in range(count):
         key = yield from cursor.text(_LONGEST_NAME, "a key")
         kind = yield from cursor.number(_U32)
         if kind == _TEXT:
             value = yield from cursor.text(_LONGEST_TEXT, f"the value of {key[:80]!r}")
-            metadata[key] = value[:_KEPT_TEXT]
+            metadata[key] = value[: _KEPT_TEMPLATE if key == _CHAT_TEMPLATE else _KEPT_TEXT]
         elif kind == _ARRAY:
-            metadata |= yield from _read_array(cursor, key)
+            elements = yield from _read_array(cursor, key, room=_KEPT_NUMBERS - kept)
+            kept += sum(len(values) for values in elements.values() if isinstance(values, list))
+            metadata |= elements
         elif (form := _FIXED.get(kind)) is not None:
             content = yield from cursor.take(form.size)
             (metadata[key],) = form.unpack(content)
@@ -248,8 +255,8 @@ def _read_metadata(cursor: _Cursor, count: int) -> Generator[ByteRange, bytes, d
     return metadata
 
 
-def _read_array(cursor: _Cursor, key: str) -> Generator[ByteRange, bytes, dict[str, MetadataValue]]:
-    """The length of a list, as `key#`, and short lists of numbers themselves."""
+def _read_array(cursor: _Cursor, key: str, *, room: int) -> Generator[ByteRange, bytes, dict[str, MetadataValue]]:
+    """The length of a list, as `key#`, and short lists of numbers themselves while there is room for them."""
     kind = yield from cursor.number(_U32)
     count = yield from cursor.number(_U64)
     if count > (most := _MOST_WORDS if kind == _TEXT else _MOST_ELEMENTS):
@@ -260,7 +267,7 @@ def _read_array(cursor: _Cursor, key: str) -> Generator[ByteRange, bytes, dict[s
         yield from cursor.skip_texts(count)
     elif form is None:
         raise GgufProblem(f"the list {key[:80]!r} has elements of the type {kind}, which lists cannot hold")
-    elif count <= 1024:
+    elif count <= min(1024, room):
         content = yield from cursor.take(form.size * count)
         values[key] = [int(value) for (value,) in form.iter_unpack(content)] if kind not in (6, 12) else []
     else:
@@ -299,7 +306,7 @@ def _facts(metadata: Mapping[str, MetadataValue], sizes: TensorSizes) -> GgufFac
         quantisation=_FILE_TYPES.get(number_at(metadata, "general.file_type", -1), ""),
         kind=_kind(metadata, architecture),
         context_length=number_at(metadata, f"{architecture}.context_length"),
-        chat_template=_text(metadata, "tokenizer.chat_template"),
+        chat_template=_text(metadata, _CHAT_TEMPLATE),
         sees=metadata.get("clip.has_vision_encoder") is True,
         hears=metadata.get("clip.has_audio_encoder") is True,
         split_count=max(1, number_at(metadata, "split.count")),
@@ -319,7 +326,7 @@ def _kind(metadata: Mapping[str, MetadataValue], architecture: str) -> GgufKind:
         return GgufKind.RERANK
     if architecture in _EMBEDDING or (isinstance(pooling, int) and pooling > 0):
         return GgufKind.EMBEDDING
-    return GgufKind.CHAT if _text(metadata, "tokenizer.chat_template") else GgufKind.COMPLETION
+    return GgufKind.CHAT if _text(metadata, _CHAT_TEMPLATE) else GgufKind.COMPLETION
 
 
 def _text(metadata: Mapping[str, MetadataValue], key: str) -> str:

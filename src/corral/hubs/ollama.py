@@ -216,7 +216,8 @@ class _OllamaTurns:
 
     def read(self, text: str) -> Mapping[str, _TurnTexts]:
         at, is_trimmed = 0, False
-        for action in _ACTION.finditer(text):
+        whole = text[: text.rfind("}}") + 2]  # an action without an end would be searched for it again and again
+        for action in _ACTION.finditer(whole):
             piece = text[at : action.start()]
             piece = piece.lstrip() if is_trimmed else piece
             self._pending += piece.rstrip() if action["left"] else piece

@@ -14,7 +14,8 @@ from corral.oci.references import DOCKER_HUB, HUB_NAMES, Reference
 
 _MAX_CONFIG_BYTES: Final = 1024 * 1024
 _MAX_HEADER: Final = 8192
-_PARAMETER: Final = re.compile(r'\s*,?\s*([a-zA-Z_]+)=(?:"((?:[^"\\]|\\.)*)"|([^\s,"]+))')
+_PARAMETER: Final = re.compile(r'(?<![a-zA-Z_])([a-zA-Z_]+)=(?:"((?:[^"\\]|\\.)*)"|([^\s,"]+))')
+"""Begins only where a word does: what is searched comes from a stranger, and takes time by its length."""
 
 
 class Credential(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

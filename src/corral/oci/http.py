@@ -15,7 +15,16 @@ from urllib.parse import urljoin, urlsplit
 import aiohttp
 import msgspec
 
-from corral.base.http_client import HttpFailed, HttpFault, failures_of, host_of, is_passing, open_session, read_body
+from corral.base.http_client import (
+    HttpFailed,
+    HttpFault,
+    failures_of,
+    host_of,
+    is_passing,
+    open_session,
+    read_body,
+    stranger_connector,
+)
 from corral.base.http_facts import REDIRECTS, origin_of, retry_after_seconds
 from corral.base.unreadable_json import UNREADABLE_JSON
 from corral.oci.errors import (
@@ -56,6 +65,7 @@ def open_fetcher_session(network: Network) -> aiohttp.ClientSession:
     return open_session(
         connect_timeout=timedelta(seconds=network.connect_seconds),
         read_timeout=timedelta(seconds=network.answer_seconds),
+        connector=stranger_connector(),
     )
 
 

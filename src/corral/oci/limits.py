@@ -140,6 +140,15 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+def names_loopback(url: str) -> bool:
+    """Whether this is an HTTP URL whose host is loopback. No other host is asked over plain HTTP without a setting."""
+    try:
+        parts = urlsplit(url.strip())
+    except ValueError:
+        return False
+    return parts.scheme in ("http", "https") and is_loopback(parts.hostname or "")
+
+
 def scheme_of(host: str, network: Network) -> str:
     """Return "https", or "http" for loopback and the hosts that settings allow without TLS."""
     return "http" if _may_be_plain(host, network) else "https"

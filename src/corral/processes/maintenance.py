@@ -55,7 +55,7 @@ async def rotate_secrets_key(
     setting, in a file for people, until the frontends have it. `discard` removes what neither key opens."""
     clock, for_people = SystemClock(), config.data / NEXT_KEY_FILE
     async with _opened(config) as (database, secrets):
-        following = SecretsKey.load_or_create(for_people) if config.secrets_key else SecretsKey.generate()
+        following = key_for_people(for_people, secrets) if config.secrets_key else SecretsKey.generate()
         rotation = KeyRotation(database, secrets)
         file = None if config.secrets_key else config.secrets_key_file
         if keep_before:
@@ -70,6 +70,14 @@ async def rotate_secrets_key(
         else:
             for_people.unlink(missing_ok=True)
     return outcome
+
+
+def key_for_people(file: Path, secrets: Secrets) -> SecretsKey:
+    """The next key, which people put into settings: that of the file, which is made if need be. The key of a change
+    that is over is replaced, where the command was killed before it removed the file: nothing would change."""
+    if not secrets.change and SecretsKey.load_or_create(file) == secrets.current:
+        file.unlink()
+    return SecretsKey.load_or_create(file)
 
 
 def _keep_before(key: SecretsKey, path: Path) -> None:

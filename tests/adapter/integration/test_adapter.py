@@ -10,6 +10,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from corral.adapter.replicas import KeyUnknown, ServedReplicas
 from corral.base.errors import ChildFailed
 from corral.rpc.messages import StatusResponse
 from corral.wire.adapter import MODEL_GONE_STATUS, AdapterModel, AdapterReplica, PromptTemplates
@@ -361,6 +362,11 @@ async def test_a_key_that_nobody_gave_is_refused(served: Any) -> None:
     assert (await served.ask(CHAT, HELLO, key="other"))[0] == 401
     await served.adapter.link.forget("k1")
     assert (await served.ask(CHAT, HELLO))[0] == 401
+
+
+def test_a_key_of_arbitrary_bytes_is_one_that_nobody_gave() -> None:
+    with pytest.raises(KeyUnknown):
+        ServedReplicas().find(b"\xff".decode(errors="surrogateescape"))
 
 
 @pytest.mark.parametrize(

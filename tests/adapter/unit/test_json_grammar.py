@@ -258,6 +258,8 @@ def deep(levels: int) -> Any:
     "schema",
     [
         deep(200),
+        deep(1000),
+        {"type": "integer", "minimum": -(10**4000)},
         {"properties": {f"a{number}": {"enum": [number]} for number in range(20_000)}},
         {"properties": {f"a{number}": {"maxLength": 1000 + number} for number in range(50)}},
         {"items": {"prefixItems": [{}] * 6000}},

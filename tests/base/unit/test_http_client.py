@@ -20,6 +20,7 @@ from corral.base.http_client import (
     is_passing,
     open_session,
     read_body,
+    stranger_connector,
 )
 
 SECRET_URL = "http://user:hidden@host.example:81/path?token=hidden"
@@ -102,6 +103,29 @@ async def test_a_redirect_is_checked_before_it_is_followed() -> None:
                 pass
     assert seen == ["ax", "axx"]
     assert asked_paths == ["/a", "/ax"]
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "[::ffff:0.0.0.0]"])
+@pytest.mark.parametrize("is_redirected", [False, True])
+async def test_nobody_is_sent_to_an_address_that_no_host_of_others_may_have(host: str, is_redirected: bool) -> None:
+    """The check is made where the connection is: this machine answers at both addresses, and link-local ones have no
+    machine to test with."""
+    asked_paths = []
+
+    async def onward(request: web.BaseRequest) -> web.Response:
+        asked_paths.append(request.path)
+        return web.Response(status=302, headers={"Location": f"http://{host}:{server.port}/inside"})
+
+    waiting = timedelta(seconds=5)
+    async with (
+        RawTestServer(onward) as server,
+        open_session(connect_timeout=waiting, connector=stranger_connector()) as session,
+    ):
+        url = str(server.make_url("/")) if is_redirected else f"http://{host}:{server.port}/inside"
+        failed = await fault_of(session, url, redirects=3)
+
+    assert (failed.fault, "which no single machine has" in failed.reason) == (HttpFault.UNREACHABLE, True)
+    assert asked_paths == ["/"] * is_redirected
 
 
 async def test_redirects_are_answers_unless_some_are_allowed(session: aiohttp.ClientSession) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Collection, Mapping
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from corral.base.errors import BusPermissionDenied, BusTimeout, MessageTooLarge, NoResponders
+from corral.bus.authority import FOR_SYSTEM, limit_connections
 from corral.bus.client import NatsBus
 from corral.bus.config import BusConfig
 from corral.bus.credentials import UserJwt
@@ -20,6 +21,7 @@ from corral.bus.problems import ProblemKind
 from corral.bus.revoking import ReadRevocations
 from tests.kit.nats_realm import Realm
 from tests.kit.relay import Relay
+from tests.kit.threats import NatsRefused, RawNats
 
 LONG = timedelta(seconds=20)
 KINDS = pytest.mark.parametrize("is_corral", [True, False], ids=["corral", "localai"])
@@ -207,6 +209,40 @@ async def test_a_revoked_user_is_gone_at_once_and_for_good(realm: Realm, open_bu
     late = await open_bus("", config=BusConfig(url=realm.url, jwt=revoked.user.jwt, seed=revoked.user.seed))
     await late.has(ProblemKind.UNAUTHORIZED)
     assert not late.bus.connected
+
+
+async def test_a_user_with_all_connections_of_the_server_can_still_be_ended(tmp_path: Path) -> None:
+    """NATS has no limit of connections for each user. Others are locked out meanwhile, and control is not."""
+    async with Realm.open(tmp_path / "nats", connections=FOR_SYSTEM + 12) as realm, AsyncExitStack() as stack:
+        thief, other = realm.node("n1"), realm.node("n2")
+        held = [await stack.enter_async_context(RawNats.connect(realm.url, thief.user)) for _ in range(12)]
+        for user in (thief, other):
+            with pytest.raises(NatsRefused, match="maximum account active connections"):
+                await stack.enter_async_context(RawNats.connect(realm.url, user.user))
+
+        await realm.revoker.apply(rows(thief), now=datetime.now(UTC))
+
+        await asyncio.gather(*(nats.seconds_until_closed() for nats in held))
+        async with RawNats.connect(realm.url, other.user):
+            pass
+
+
+@pytest.mark.parametrize("limit_before", [-1, 40])
+async def test_the_limit_of_connections_changes_and_what_was_revoked_stays_so(
+    tmp_path: Path, limit_before: int
+) -> None:
+    """Fleets of earlier versions have an account without a limit."""
+    folder = tmp_path / "nats"
+    async with Realm.open(folder) as realm:
+        thief = realm.node("n1")
+        await realm.revoker.apply(rows(thief), now=datetime.now(UTC))
+    limit_connections(folder, limit_before)
+    async with Realm.open(folder, connections=FOR_SYSTEM + 1) as realm, AsyncExitStack() as stack:
+        with pytest.raises(NatsRefused, match="Authoriz"):
+            await stack.enter_async_context(RawNats.connect(realm.url, thief.user))
+        await stack.enter_async_context(RawNats.connect(realm.url, realm.node("n2").user))
+        with pytest.raises(NatsRefused, match="maximum account active connections"):
+            await stack.enter_async_context(RawNats.connect(realm.url, realm.node("n2").user))
 
 
 async def test_a_renewed_user_takes_over_without_losing_a_message(realm: Realm, open_bus: Any, frontend: Any) -> None:

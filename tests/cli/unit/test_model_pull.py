@@ -92,6 +92,12 @@ def test_a_dry_run_shows_the_yaml_and_starts_nothing(connected: Any, frontend: A
     assert connected("models", "pull", "x", "--dry-run", "--json").json()["name"] == "repo"
 
 
+def test_the_yaml_of_strangers_does_not_take_over_the_terminal(connected: Any, frontend: Any, done: Any) -> None:
+    tell(frontend, msgspec.structs.replace(PLAN, config="name: a\n# \x1b[2J\x9b1m\u202eb\ttab\n"), done)
+    outcome = connected("models", "pull", "x", "--dry-run")
+    assert outcome.out.endswith("Its YAML:\nname: a\n# \ufffd[2J\ufffd1m\ufffdb\ufffdtab\n")
+
+
 def test_json_is_the_operation_and_nothing_else(connected: Any, frontend: Any, done: Any) -> None:
     assert connected("models", "pull", "hf://org/repo", "--json").json()["verb"] == "pull"
 

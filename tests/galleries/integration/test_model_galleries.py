@@ -136,6 +136,23 @@ async def test_a_gallery_of_the_internet_does_not_reach_the_own_network(gallerie
         await check_reachable("http://[", PUBLIC)
 
 
+async def test_a_definition_that_somebody_named_does_not_lead_into_the_own_network(
+    galleries: ModelGalleries, origin: Origin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def is_own(host: str) -> bool:
+        return host == "localhost"
+
+    async def onward(request: web.Request) -> web.Response:
+        return web.Response(status=302, headers={"Location": f"{origin.url.replace('127.0.0.1', 'localhost')}/inside"})
+
+    monkeypatch.setattr("corral.galleries.model_galleries.is_own_network", is_own)
+    origin.answers["/base.yaml"] = onward
+    serve(origin, "/inside", BASE)
+    with pytest.raises(InvalidInput, match=r"is in the own network \(localhost\)"):
+        await galleries.definition(GalleryModel(name="m", url=f"{origin.url}/base.yaml"), "")
+    assert paths(origin) == ["/base.yaml"]
+
+
 @pytest.mark.parametrize(
     ("content", "problem"),
     [

@@ -333,6 +333,20 @@ async def test_a_valid_key_lifts_no_limit_of_the_routes_of_workers(scope: str) -
         assert len(small.control.passed) == 2
 
 
+@pytest.mark.parametrize("key", ["good", "unknown", None])
+@pytest.mark.parametrize(
+    "path", ["/api/node%2fregister", "/%61pi/node/register", "/api/node/n1%2fheartbeat", "/api/node/register%0a"]
+)
+async def test_no_spelling_of_a_route_of_workers_lifts_its_limits(key: str | None, path: str) -> None:
+    async with world(limits=Limits(source_registrations=3)) as small:
+        entry = KeyEntry(hash=hash_secret("good"), scopes=("inference",))
+        small.control.change(keys={entry.hash: entry})
+        await small.until(lambda: small.gateway.services.directory.version == 2)
+        answer = await small.ask(request(b"{}", path=path, key=key))
+        assert (answer.status, answer.error["code"]) == (400, "encoded_path")
+        assert small.control.passed == []
+
+
 async def test_a_source_whose_proofs_fail_is_refused_by_the_gateway(gateway: GatewayWorld) -> None:
     """Control's time is not spent on guesses; workers that it has accepted pass from the same address."""
     gateway.control.denied_bearers = {"a guess"}

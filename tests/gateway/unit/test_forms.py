@@ -1,5 +1,8 @@
 """Which model a form is for."""
 
+import time
+from contextlib import suppress
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -33,6 +36,19 @@ END = b"--b--\r\n"
 )
 def test_the_model_is_found_wherever_it_stands(body: bytes) -> None:
     assert model_in_form([b"Accept: */*", KIND], body) == "whisper"
+
+
+_SLOW_HEAD = part("x", b"v").replace(b"Content-", b"Content-Disposition:form-data;" * 540 + b"\r\nContent-", 1)
+_LOOKALIKES = part("x", b"\r\n--bc" * 19_000)
+
+
+@pytest.mark.parametrize("slow", [_SLOW_HEAD, _LOOKALIKES], ids=["heads", "boundaries"])
+def test_a_form_takes_time_by_its_size_only(slow: bytes) -> None:
+    """It is read on the event loop, so whoever has a key would hold up everybody else. It takes a tenth of that."""
+    began = time.process_time()
+    with suppress(GatewayRefusal):
+        assert model_in_form([KIND], slow * 200 + MODEL + END) == "whisper"
+    assert time.process_time() - began < 1
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 
 from corral.base.clock import SystemClock
 from corral.base.own_network import is_private_address
-from corral.hubs.downloads import attempts
+from corral.hubs.downloads import attempts, transfers
 from corral.hubs.downloads.download import Download
 from corral.hubs.downloads.orders import (
     DestinationUnusable,
@@ -578,6 +578,20 @@ async def test_a_public_host_leads_to_no_private_address(server: FileServer, tmp
                     with pytest.raises(DownloadRefused, match=r"redirects to the private address 127\.0\.0\.2"):
                         await Download(order, clock=SystemClock()).run(transfers)
                     assert inside.requests == []
+
+
+@pytest.mark.parametrize("is_redirected", [False, True])
+async def test_nobody_is_sent_to_an_address_that_no_server_may_have(
+    server: FileServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_redirected: bool
+) -> None:
+    """Such as those where clouds tell machines their secrets: also where private addresses are fine."""
+    monkeypatch.setattr(transfers, "forbidden_address", lambda address: "of a test" * (address == "127.0.0.2"))
+    with FileServer(host="127.0.0.2") as inside:
+        secret = inside.add(PATH, CONTENT)
+        url = server.redirect(PATH, secret) if is_redirected else secret
+        with pytest.raises(DownloadRefused, match=r"has the address 127\.0\.0\.2, of a test"):
+            await fetch(an_order(tmp_path, a_file(url)))
+        assert inside.requests == []
 
 
 @pytest.mark.parametrize(

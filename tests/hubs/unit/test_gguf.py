@@ -2,6 +2,7 @@
 
 import contextlib
 import struct
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,26 @@ def test_the_metadata_tell_what_can_be_asked(metadata: dict[str, Value], kind: G
 def test_the_words_of_a_tokenizer_are_counted_and_not_kept() -> None:
     facts, _ = read(gguf(general__architecture="llama", tokenizer__ggml__tokens=["a", "bc", "def"]))
     assert facts.shape.vocabulary == 3
+
+
+@pytest.mark.parametrize("value", ["x" * 500_000 + "😀", list(range(10_000, 11_024))], ids=["texts", "lists"])
+def test_a_header_takes_little_memory_whatever_it_holds(value: Value) -> None:
+    """A megabyte of it could become many: each character of a text up to four bytes, each number an object."""
+    values = {f"x__{number}": value for number in range(24 if isinstance(value, str) else 600)}
+    content = gguf(general__architecture="llama", **values)
+    tracemalloc.start()
+    try:
+        facts, _ = read(content)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert facts.architecture == "llama"
+    assert peak < 12 << 20
+
+
+def test_a_template_is_kept_whole() -> None:
+    template = "{{ message }}" * 20_000
+    assert read(gguf(general__architecture="llama", tokenizer__chat_template=template))[0].chat_template == template
 
 
 def test_a_long_header_is_read_in_windows_and_each_byte_once() -> None:

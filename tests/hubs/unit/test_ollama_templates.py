@@ -1,5 +1,8 @@
 """Templates of Ollama that LocalAI's can express give the same prompts; others are refused with what they use."""
 
+import time
+from contextlib import suppress
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -76,3 +79,11 @@ def test_what_is_converted_is_always_a_template(template: str) -> None:
         return
     assert refusals({"template": converted}) == []
     assert "question" in rendered(template, ("user", "question"))
+
+
+@pytest.mark.parametrize("filling", ["{{", "{{-", "{{ }}{{", "{{ .System -", "}}"])
+def test_a_template_takes_time_by_its_length_only(filling: str) -> None:
+    began = time.process_time()
+    with suppress(InvalidInput):
+        convert_template(filling * (64 * 1024 // len(filling)))
+    assert time.process_time() - began < 2

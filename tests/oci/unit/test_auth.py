@@ -2,6 +2,7 @@
 
 import base64
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -117,3 +118,12 @@ def test_challenges() -> None:
 def test_challenges_that_nobody_can_answer(headers: list[str]) -> None:
     with pytest.raises(RegistryRefused):
         read_challenge(headers)
+
+
+@pytest.mark.parametrize("filling", [" ", "a", ",", 'a="', 'a=\\"', "a=,"])
+def test_a_challenge_takes_time_by_its_length_only(filling: str) -> None:
+    """A registry that is asked once must not stop the process for longer than the header takes."""
+    began = time.process_time()
+    with pytest.raises(RegistryRefused):
+        read_challenge([f"Bearer {filling * (1000 // len(filling))}!"])
+    assert time.process_time() - began < 1

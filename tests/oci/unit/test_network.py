@@ -4,7 +4,7 @@ import pytest
 
 from corral.oci.errors import PlatformMissing, SourceInvalid
 from corral.oci.http import advice_without_tls
-from corral.oci.limits import Network, check_url, proxy_for, scheme_of, with_proxies
+from corral.oci.limits import Network, check_url, names_loopback, proxy_for, scheme_of, with_proxies
 from corral.oci.manifests import Descriptor, ImagePlatform, Index, best_platform, choose_image, this_platform
 
 PLAIN = Network(plain_hosts=("registry.lan", "other.lan:5000"))
@@ -126,3 +126,28 @@ def test_a_registry_of_the_own_network_without_tls_is_told_the_value_to_set(host
 @pytest.mark.parametrize("host", ["ghcr.io", "1.1.1.1:443", "registry.example:5000"])
 def test_for_registries_of_the_internet_nobody_is_advised_to_do_without_tls(host: str) -> None:
     assert advice_without_tls(host) == ""
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("http://127.0.0.1:9200/x.gguf", True),
+        (" HTTP://LocalHost/x.gguf", True),
+        ("http://user@[::1]:1/x", True),
+        ("https://127.9.9.9/x", True),
+        ("http://10.0.0.1/x", False),
+        ("https://localhost.example/x", False),
+        ("hf://localhost/x", False),
+        ("/127.0.0.1/x", False),
+        ("http://[", False),
+        ("model-of-a-gallery", False),
+    ],
+)
+def test_which_urls_name_this_machine_by_its_loopback(url: str, expected: bool) -> None:
+    assert names_loopback(url) is expected
+
+
+@pytest.mark.parametrize("host", ["127.1", "2130706433", "0x7f.1", "127.0.0.1.", "localhost.", "0.0.0.0", "[::]"])
+def test_no_other_spelling_of_loopback_is_asked_over_plain_http(host: str) -> None:
+    with pytest.raises(SourceInvalid, match="plain_registries"):
+        check_url(f"http://{host}/x", Network())

@@ -97,7 +97,11 @@ class _Writer:
         self._schemas = self._characters = self._repetitions = 0
 
     def grammar(self) -> str:
-        if len(msgspec.json.encode(self._schema)) > _MOST_BYTES:
+        try:
+            size = len(msgspec.json.encode(self._schema))
+        except RecursionError:
+            self._top.refuse(f"is nested more than {_DEEPEST} times")
+        if size > _MOST_BYTES:
             self._top.refuse(f"is larger than {_MOST_BYTES} bytes")
         self._rule_of_target("#", "root")
         while self._waiting:
@@ -464,7 +468,14 @@ def _numbers(schema: dict[str, Any], keys: Sequence[str], spot: _Spot) -> list[f
         value = schema.get(key)
         if value is None:
             continue
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        if isinstance(value, bool) or not isinstance(value, int | float) or not _is_finite(value):
             spot.refuse("must be a number", key)
         values.append(value)
     return values
+
+
+def _is_finite(number: float) -> bool:
+    try:
+        return math.isfinite(number)
+    except OverflowError:  # a whole number that is larger than any float
+        return False

@@ -10,7 +10,7 @@ from typing import Final
 import click
 
 from corral.base.errors import NotFound
-from corral.base.words import format_size
+from corral.base.words import format_size, printable_lines
 from corral.cli.client import ApiClient, api_path
 from corral.cli.connection import connected, open_client
 from corral.cli.names import complete_offered_model
@@ -151,4 +151,4 @@ def _print_plan(plan: PullPlanView, *, as_json: bool) -> None:
         return
     show_plan(plan)
     say("Its YAML:")
-    click.echo(plan.config.rstrip("\n"))
+    click.echo(printable_lines(plan.config.rstrip("\n")))

@@ -8,7 +8,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Final
 
@@ -47,7 +47,7 @@ class SealingKeys:
         self._id = id
         self._file = file
         self._last_reported: KeyHolder | None = None
-        self._lasts_until = 0.0
+        self._reported_at: datetime | None = None
 
     @classmethod
     def build(cls, foundation: Foundation, file: Path | None) -> "SealingKeys":
@@ -79,11 +79,11 @@ class SealingKeys:
         await self._say(KeyHolder(host=socket.gethostname(), change=change, has_next=has_next and key is not None))
 
     async def _say(self, holder: KeyHolder) -> None:
-        now, passed = self._clock.now(), self._clock.monotonic()
-        if holder == self._last_reported and passed + _LEFT.total_seconds() <= self._lasts_until:
+        now, before = self._clock.now(), self._reported_at  # what is written ends by the wall clock, too
+        if holder == self._last_reported and before is not None and before <= now <= before + LASTS - _LEFT:
             return
         await self._rotation.take_part(self._id, holder, at=now, until=now + LASTS)
-        self._last_reported, self._lasts_until = holder, passed + LASTS.total_seconds()
+        self._last_reported, self._reported_at = holder, now
 
     async def leave(self) -> None:
         """This frontend stops, and holds up nothing any more. If the database does not answer, it is known later."""
@@ -156,6 +156,7 @@ async def change_key(
     await clock.sleep(SETTLE.total_seconds())
     await _until_all_know(rotation, clock, sealing_keys)
     done = await rotation.reseal(discard=discard)
+    await sealing_keys.look()  # so that this process counts as running, however long that took
     behind = await rotation.behind(now=clock.now())
     if not behind:
         words = {"sealed": done.sealed, "discarded" if discard else "unreadable": len(done.unreadable)}

@@ -31,6 +31,7 @@ from corral.galleries.model_galleries import ModelGalleries, ModelGalleryReading
 from corral.galleries.model_sizes import size_of_entry
 from corral.galleries.model_variants import BuildFacts, MachineFacts, VariantChoice, choose_variant, stated_facts
 from corral.galleries.places import read_place
+from corral.oci.limits import names_loopback
 
 PERIOD: Final = timedelta(minutes=10)
 """How often galleries are looked at; only copies that are too old are asked for again."""
@@ -225,6 +226,8 @@ class ModelOffers:
         own_name = base.config.get("name")
         plan = plan_model(entry, base, name=name or (own_name if isinstance(own_name, str) else ""))
         await self.check_files(entry, plan, read_place(url).url)
+        if not names_loopback(url) and any(names_loopback(file.uri) for file in plan.files):
+            raise Conflict(f"{url[:_SHOWN]!r} names a file of this machine, which a definition from elsewhere must not")
         choice = VariantChoice(entry=entry, reason="it was asked for", verdicts=())
         return TakenEntry(asked=entry, choice=choice, plan=plan, facts={entry.name: facts_of(entry, base)})
 

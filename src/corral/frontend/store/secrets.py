@@ -16,7 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from corral.base.errors import InvalidInput, PathNotUsable, SecretsKeyMismatch
 from corral.base.ids import NodeId, new_secret
-from corral.base.private_files import make_private_directory, read_private, write_private
+from corral.base.private_files import make_private_directory, read_private, sync_directory, write_private
 from corral.base.values import PartlyPrinted
 from corral.frontend.store.db import Database
 from corral.frontend.store.dialect import insert_into
@@ -71,6 +71,7 @@ class SecretsKey(PartlyPrinted, frozen=True):
         if read_private(path) != content:
             make_private_directory(path.parent)
             write_private(path, content)
+        sync_directory(path.parent)
 
 
 def _create(path: Path, text: str) -> None:
@@ -81,6 +82,7 @@ def _create(path: Path, text: str) -> None:
     try:
         with contextlib.suppress(FileExistsError):
             os.link(draft, path)
+            sync_directory(path.parent)
     except OSError as error:
         raise PathNotUsable(f"cannot write {path}: {error.strerror}") from error
     finally:

@@ -14,7 +14,7 @@ from urllib.parse import urljoin, urlsplit
 import msgspec
 
 from corral.base.http_facts import REDIRECTS, host_of, is_passing, origin_of, retry_after_seconds
-from corral.base.own_network import is_private_address
+from corral.base.own_network import forbidden_address, is_private_address
 from corral.hubs.downloads.curl import CurlClient, CurlRequest
 from corral.hubs.downloads.orders import (
     DownloadError,
@@ -134,7 +134,7 @@ class RangeTransfers:
         url = self._allowed(url)
         for _ in range(_MAX_REDIRECTS):
             proxy = proxy_for(url, self._network) or ""
-            hop = _Hop(url, remote, receiver, self._is_refused(remote, url, proxy))
+            hop = _Hop(url, remote, receiver, self._refusals(remote, url, proxy))
             headers = _headers(remote, url, span, validator)
             await self._client.ask(CurlRequest(url=url, headers=headers, proxy=proxy), hop)
             if hop.status not in REDIRECTS or "location" not in hop.headers:
@@ -162,24 +162,30 @@ class RangeTransfers:
             raise DownloadRefused(f"{host_of(url)} redirects from HTTPS to HTTP")
         return onward
 
-    def _is_refused(self, remote: DownloadSource, url: str, proxy: str) -> Callable[[str], bool]:
-        """A decision about the address that a connection leads to. Behind a proxy, only the proxy knows it."""
+    def _refusals(self, remote: DownloadSource, url: str, proxy: str) -> Callable[[str], str]:
+        """Return what says why a connection to an address is refused; empty: it is not. Behind a proxy, only the proxy
+        knows the address."""
 
-        def decide(address: str) -> bool:
-            is_private = not proxy and self._is_private(address)
+        def why(address: str) -> str:
+            if proxy:
+                return ""
+            if reason := forbidden_address(address):
+                return f"{host_of(url)} has the address {address}, {reason}"
+            is_private = self._is_private(address)
             if url == remote.url:
                 remote.is_home_private = is_private
-                return False
-            return is_private and not remote.is_home_private and not self._limits.is_private_reachable
+            elif is_private and not remote.is_home_private and not self._limits.is_private_reachable:
+                return f"{host_of(remote.url)} redirects to the private address {address}"
+            return ""
 
-        return decide
+        return why
 
 
 class _Hop:
     """One request on the way to the file."""
 
     def __init__(
-        self, url: str, remote: DownloadSource, receiver: SpanReceiver, is_refused: Callable[[str], bool]
+        self, url: str, remote: DownloadSource, receiver: SpanReceiver, why_refused: Callable[[str], str]
     ) -> None:
         self.host = host_of(url)
         self.remote = remote
@@ -188,11 +194,11 @@ class _Hop:
         self.on_body = receiver.write
         self._url = url
         self._receiver = receiver
-        self._is_refused = is_refused
+        self._why_refused = why_refused
 
     def on_connection(self, address: str) -> None:
-        if self._is_refused(address):
-            raise DownloadRefused(f"{host_of(self.remote.url)} redirects to the private address {address}")
+        if why := self._why_refused(address):
+            raise DownloadRefused(why)
 
     def on_head(self, status: int, headers: Mapping[str, str]) -> bool:
         self.status, self.headers = status, headers

@@ -20,7 +20,7 @@ _KNOWN: Final = (*_KEYLESS, "public_key", UNSIGNED)
 _LONGEST: Final = 4096
 _LONGEST_KEY: Final = 64 * 1024
 _SHOWN: Final = 200
-_PEM: Final = re.compile(r"-----BEGIN PUBLIC KEY-----\s+([A-Za-z0-9+/=\s]+?)\s*-----END PUBLIC KEY-----")
+_PEM: Final = re.compile(r"-----BEGIN PUBLIC KEY-----\s([A-Za-z0-9+/=\s]+)-----END PUBLIC KEY-----")
 _Moment = Annotated[datetime, msgspec.Meta(tz=True)]
 
 

@@ -1,6 +1,7 @@
 """The secrets key is changed while frontends run, on both databases: who can read what at every step."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 import pytest
 from sqlalchemy import LargeBinary, insert, select
 
-from corral.base.errors import SecretsKeyMismatch
+from corral.base.errors import PathNotUsable, SecretsKeyMismatch
 from corral.base.ids import new_frontend_id
 from corral.frontend.access.sealing import RotationOutcome, SealingKeys, change_key
 from corral.frontend.record.decide import EventKind
@@ -18,7 +19,8 @@ from corral.frontend.store.rotation import SEALED_COLUMNS, KeyRotation
 from corral.frontend.store.schema import external_engines, metadata
 from corral.frontend.store.schema import secrets as secrets_table
 from corral.frontend.store.secrets import KEY_BEFORE, NEXT_KEY, Secrets, SecretsKey, engine_key_name, store_sealed
-from tests.kit.clock import ManualClock
+from corral.processes.maintenance import key_for_people
+from tests.kit.clock import HurriedClock, ManualClock
 
 OLD, NEW = SecretsKey.generate(), SecretsKey.generate()
 STORED = {f"node/{number}": f"secret {number}" for number in range(450)}
@@ -188,6 +190,124 @@ async def test_a_change_that_was_broken_off_goes_on(
 
     assert outcome.sealed == len(STORED) + 1 - min(200 * survived, len(STORED) + 1)
     assert await reads_all(await Secrets.open(database, NEW, at=clock.now()))
+
+
+class DyingWrites:
+    """Ends a change before one of its writes, be it to the database or to a file, as if it was killed there."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.left: int | None = None
+        """How many writes are left until then; None: no end."""
+        for owner, name in ((Database, "begin"), (Database, "write"), (SecretsKey, "keep")):
+            monkeypatch.setattr(owner, name, self._dying(getattr(owner, name)))
+
+    def _dying(self, write: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(*arguments: Any) -> Any:
+            if self.left == 0:
+                raise asyncio.CancelledError
+            if self.left is not None:
+                self.left -= 1
+            return write(*arguments)
+
+        return counted
+
+
+class AttendedClock(HurriedClock):
+    """While one process waits, another frontend hears of what it did."""
+
+    meanwhile: Callable[[], Awaitable[None]]
+
+    async def sleep(self, seconds: float) -> None:
+        await super().sleep(seconds)
+        await self.meanwhile()
+
+
+async def test_a_change_that_is_killed_before_any_of_its_writes_loses_nothing(
+    database: Database, stored: Secrets, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After each death both frontends read everything, so do those that start with their files, and the change ends
+    when it is begun again."""
+    clock, writes, files = AttendedClock(), DyingWrites(monkeypatch), [tmp_path / "one.key", tmp_path / "two.key"]
+    for file in files:
+        OLD.keep(file)
+
+    async def started(file: Path) -> FrontendInRotation:
+        key = SecretsKey.load_or_create(file)
+        return await FrontendInRotation.start(database, clock, key=key, file=file)
+
+    async def is_killed(after: int | None) -> bool:
+        one, two = [await started(file) for file in files]
+        await two.keys.look()
+        clock.meanwhile, writes.left = two.keys.look, after
+        try:
+            outcome = await change_key(one.rotation, clock, one.keys, following=SecretsKey.generate(), by="test")
+        except asyncio.CancelledError:
+            return True
+        else:
+            assert list(outcome.behind) == []
+            return False
+        finally:
+            writes.left = None
+            readers = [two, *[await started(file) for file in files]]
+            assert [await reader.rotation.unreadable() for reader in readers] == [[], [], []], after
+            assert {await reader.secrets.get("node/7") for reader in readers} == {STORED["node/7"]}, after
+            await clock.advance(timedelta(minutes=2))  # what ended without a word is forgotten
+
+    survived = 0
+    while await is_killed(survived):
+        assert not await is_killed(None)
+        survived += 1
+    assert survived > 6
+
+
+async def test_a_change_does_not_end_where_its_own_key_was_not_kept(
+    database: Database, clock: ManualClock, stored: Secrets, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody would know the next key then: also when the sealing took so long that this process seems to be gone."""
+    (tmp_path / "no directory").touch()
+    frontend = await FrontendInRotation.start(database, clock, file=tmp_path / "no directory" / "secrets.key")
+    reseal = KeyRotation.reseal
+
+    async def slow(self: KeyRotation, **options: Any) -> Any:
+        clock.jump(timedelta(minutes=2))
+        return await reseal(self, **options)
+
+    monkeypatch.setattr(KeyRotation, "reseal", slow)
+    assert len((await change(frontend, clock)).behind) == 1
+    assert await reads_all(await Secrets.open(database, OLD, at=clock.now()))
+
+
+async def test_the_key_of_a_change_that_is_over_is_not_the_next_one(
+    database: Database, clock: ManualClock, stored: Secrets, tmp_path: Path
+) -> None:
+    """The command was killed before it removed the file: a change to that key would change nothing, and say it did."""
+    file = tmp_path / "secrets.key.next"
+    following = key_for_people(file, stored)
+    assert key_for_people(file, stored) == following, "it is told again until the change is over"
+    frontend = await FrontendInRotation.start(database, clock, file=tmp_path / "secrets.key")
+    await frontend.rotation.begin(following, at=clock.now(), also=nothing_more)
+    await stored.look_for_change()
+    assert key_for_people(file, stored) == following, "and while it is under way"
+    await change(frontend, clock)
+
+    changed = await Secrets.open(database, following, at=clock.now())
+    assert key_for_people(file, changed) != following
+
+
+async def test_no_change_ends_before_its_key_is_on_the_disk(
+    database: Database, clock: ManualClock, stored: Secrets, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file that was renamed into place has its old content again after a loss of power, and the database has not."""
+    file = tmp_path / "secrets.key"
+    OLD.keep(file)
+    frontend = await FrontendInRotation.start(database, clock, file=file)
+
+    def failing(path: Path) -> None:
+        raise PathNotUsable(f"cannot write the directory {path} to the disk")
+
+    monkeypatch.setattr("corral.frontend.store.secrets.sync_directory", failing)
+    assert len((await change(frontend, clock)).behind) == 1
+    assert await reads_all(await Secrets.open(database, OLD, at=clock.now()))
 
 
 async def test_what_somebody_changed_meanwhile_is_not_overwritten(

@@ -287,6 +287,30 @@ async def test_operators_take_no_files_of_the_frontends_machine(
         assert (await world.frontend.call("POST", path, json.loads(text))).status in (200, 202, 404)
 
 
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/api/v1/pulls", {"reference": "{url}"}),
+        ("/api/v1/pulls", {"reference": " {url}".replace("http", "HTTP"), "dry_run": True}),
+        ("/models/apply", {"id": "m@talker", "files": [{"filename": "x.gguf", "uri": "{url}"}]}),
+        ("/models/import-uri", {"uri": "{url}"}),
+    ],
+)
+async def test_operators_take_no_answers_of_programs_on_the_frontends_loopback(
+    world: World, server: HuggingFaceServer, path: str, body: dict[str, object]
+) -> None:
+    """Programs that only the frontend's machine reaches often ask nobody for a key."""
+    text = json.dumps(body).replace("{url}", server.add("/inside/private.gguf", WEIGHTS))
+    made = await post(world, "/api/v1/keys", {"name": "o", "scopes": ["operator"]}, status=201)
+    before = len(server.requests)
+
+    refused = await world.frontend.call("POST", path, json.loads(text), key=made["key"])
+
+    assert (refused.status, b"machine.read" in refused.body) == (403, True), refused.body
+    assert len(server.requests) == before
+    assert (await world.frontend.call("POST", path, json.loads(text))).status in (200, 202)
+
+
 @pytest.mark.parametrize("name", ["secrets.key", "link.gguf", "corral.db-wal"])
 async def test_nobody_makes_a_model_of_the_frontends_own_secrets(world: World, name: str) -> None:
     data = world.control.context.config.data
@@ -299,6 +323,19 @@ async def test_nobody_makes_a_model_of_the_frontends_own_secrets(world: World, n
 
     assert refused.status == 400
     assert b"belongs to this frontend" in refused.body
+
+
+async def test_a_definition_from_elsewhere_names_nothing_on_the_frontends_loopback(
+    world: World, server: HuggingFaceServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All that a test can ask is on loopback, so it tells what is there by its path."""
+    monkeypatch.setattr("corral.frontend.models.offers.names_loopback", lambda url: "/inside/" in url)
+    inside = server.add("/inside/private.gguf", WEIGHTS)
+    url = server.add("/named.yaml", DEFINITION.replace("hf://org/talker/t-Q4_K_M.gguf", inside).encode())
+
+    refused = await world.frontend.call("POST", "/models/apply", {"url": url})
+
+    assert (refused.status, b"a file of this machine" in refused.body) == (409, True), refused.body
 
 
 async def test_operators_pull_no_code_that_no_gallery_has(world: World, server: HuggingFaceServer) -> None:

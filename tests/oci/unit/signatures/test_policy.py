@@ -57,6 +57,10 @@ MALFORMED = {
     "key and time": ({"public_key": PEM, "not_before": "2026-01-01T00:00:00Z"}, "verification.not_before: needs"),
     "no key": ({"public_key": "not a key!"}, "verification.public_key: must be a PEM block"),
     "a private key": ({"public_key": "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----"}, "must be a PEM"),
+    "blanks": (
+        {"public_key": f"-----BEGIN PUBLIC KEY-----{' ' * 50_000}"},
+        "verification.public_key: must be a PEM block",
+    ),
     "half a key": ({"public_key": PEM[:60]}, "verification.public_key: must be a PEM block"),
     "a key and a half": ({"public_key": PEM + PEM[:60]}, "verification.public_key: must be a PEM block"),
 }

@@ -19,6 +19,7 @@ from corral.frontend.models.routes.changes import may_trust
 from corral.frontend.operations.routes.native import idempotency_key
 from corral.frontend.operations.routes.starting import accepted
 from corral.hubs.plans import PullPlan
+from corral.oci.limits import names_loopback
 from corral.wire.go_json import decode, format_time
 from corral.wire.model_files import (
     BuildChoiceView,
@@ -40,10 +41,13 @@ _LOCAL: Final = ("file:", "/", "./", "../", "~")
 
 
 def checked_sources(ask: PullAsk, caller: Caller) -> PullAsk:
-    """AccessDenied for files of the frontend's machine, unless the caller may read it. Files of models go to nodes, so
-    a caller that may name any file and owns a node could read them all."""
-    sources = (ask.reference, ask.definition, *(file.uri for file in ask.files))
-    if any(source.strip().lower().startswith(_LOCAL) for source in sources):
+    """AccessDenied for what only the frontend's machine has, unless the caller may read it: its files, and the answers
+    of programs that listen on its loopback. Files of models go to nodes, so a caller that may name any of them and owns
+    a node could read them all."""
+    sources = (ask.definition or ask.reference, *(file.uri for file in ask.files))
+    is_file = any(source.strip().lower().startswith(_LOCAL) for source in sources)
+    downloads = sources[1:] if ask.definition else sources  # a definition is read as one, and goes to no node
+    if is_file or any(map(names_loopback, downloads)):
         caller.demand(Permission.MACHINE_READ)
     return ask
 
