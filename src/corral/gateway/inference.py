@@ -17,6 +17,7 @@ from corral.adapter.dialects.engine_errors import (
 from corral.gateway.admit import asked_in_form, asked_in_json
 from corral.gateway.answers import Answer, GatewayRefusal
 from corral.gateway.bodies import Inflation
+from corral.gateway.deployments import name_in_form, name_in_json
 from corral.gateway.engine_requests import (
     ENGINE_IS_WELL,
     check_hops,
@@ -491,6 +492,18 @@ class Inference(Exchange):
             self._services.ledger.ended(self._replica.id, self.model, self.owner, outcome, usage, seconds)
         self._tally.ended(self._status, outcome, answer_bytes=self._tail.size, usage=usage, seconds=seconds)
         self._leave()
+
+
+class NamedByPath(Inference):
+    """A request whose path named the model. The name is written into its body, where engines read it."""
+
+    __slots__ = ()
+
+    def _submit(self) -> None:
+        head, body = self._head, self._body.removeprefix(BOM_UTF8)
+        is_form = self._route == _FORMS
+        self._body = name_in_form(head.lines, body, head.model) if is_form else name_in_json(body, head.model)
+        super()._submit()
 
 
 def _failure_of(head: AnswerHead) -> UpstreamFailure | None:

@@ -13,9 +13,10 @@ from corral.gateway import ollama
 from corral.gateway.admit import admit_key, admit_lister, shows_session, valid_key, valid_session
 from corral.gateway.answers import Answer, ErrorShape, GatewayRefusal
 from corral.gateway.bodies import check_encoding
+from corral.gateway.deployments import plain_route
 from corral.gateway.exchange import ClientSide, Exchange, Services
 from corral.gateway.head import RequestHead
-from corral.gateway.inference import ANTHROPIC_PATHS, OLLAMA_PATHS, ROUTES, Inference
+from corral.gateway.inference import ANTHROPIC_PATHS, OLLAMA_PATHS, ROUTES, Inference, NamedByPath
 from corral.gateway.passing import METRICS_PATH, FromWorker, Metrics, Passing
 from corral.wire.keys import UNCHECKED, KeylessRoute, RequiredProof, find_keyless
 from corral.wire.refusals import BEARER_REQUIRED, KEY_REQUIRED, OPENAI_PATHS, SESSION_OVER
@@ -106,7 +107,10 @@ class Router:
             if head.encoding:
                 check_encoding(head.encoding)
         elif not _asks_for_models(head) and head.path not in ollama.OWN_PATHS:
-            return self._admit_to_control(head)
+            if (route := plain_route(head.path)) is None:
+                return self._admit_to_control(head)
+            head.path, head.model = route
+            return self._check(head)
         if self._is_view_too_old():
             raise GatewayRefusal.busy(503, "control has been away for longer than `max_view_age`", code="view_too_old")
         admit = admit_key if head.path in ROUTES else admit_lister
@@ -148,7 +152,8 @@ class Router:
             if admission.proof is RequiredProof.NODE:
                 return FromWorker(self._services, client, head, body)
         elif head.path in ROUTES:
-            return Inference(self._services, client, head, body, admission)
+            kind = NamedByPath if head.model else Inference
+            return kind(self._services, client, head, body, admission)
         if head.path in ollama.OWN_PATHS:
             return None
         if head.method in _READING:
