@@ -3,8 +3,12 @@
 Its events of `/v1/responses` have neither numbers nor places (`sequence_number`, `output_index`, `content_index`), the
 first ones have no `output`, and an answer that was cut by `max_output_tokens` is reported as completed. Client packages
 fail on such events. Its `/v1/messages` names the stop sequence that was found, but gives another `stop_reason`.
+
+When the first character of an answer takes several tokens, as an emoji does, a response begins again with every event,
+and a message not at all.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -14,13 +18,17 @@ _WITH_RESPONSE = ("response.created", "response.in_progress")
 _AT_CONTENT = ("response.content_part.", "response.output_text.", "response.reasoning_text.", "response.refusal.")
 """Beginnings of the types of events that are about one part of an item."""
 
+_BEFORE_MESSAGES = ("error", "ping")
+"""Types of the events that may come before a message begins."""
+
 
 class AnswerRepair(Protocol):
     """Completes one answer of llama.cpp, whole or event by event."""
 
     def whole(self, answer: Body) -> Body: ...
 
-    def event(self, event: Body) -> Body: ...
+    def events(self, event: Body) -> Sequence[Body]:
+        """Return what the client is told for one event of the engine."""
 
 
 @dataclass(slots=True)
@@ -32,11 +40,20 @@ class ResponseRepair:
     _sequence: int = -1
     _places: dict[str, int] = field(default_factory=dict)
     """The index of each item in the output, by the id of the item."""
+    _begun: set[str] = field(default_factory=set)
+    """Types of the events that only come once, as far as they came."""
 
     def whole(self, answer: Body) -> Body:
         return self._finished(answer)
 
-    def event(self, event: Body) -> Body:
+    def events(self, event: Body) -> Sequence[Body]:
+        if event["type"] in self._begun:
+            return ()
+        if event["type"] in _WITH_RESPONSE:
+            self._begun.add(event["type"])
+        return (self._completed(event),)
+
+    def _completed(self, event: Body) -> Body:
         type, self._sequence = event["type"], self._sequence + 1
         completed = {**event, "sequence_number": self._sequence}
         if type in _WITH_RESPONSE:
@@ -97,14 +114,30 @@ def _with_id(item: Body) -> Body:
     return item if item.get("id") or "call_id" not in item else {**item, "id": item["call_id"]}
 
 
+@dataclass(slots=True)
 class MessageRepair:
-    """Completes an answer of `/v1/messages` to a request with stop sequences."""
+    """Completes an answer of `/v1/messages` by this model; `id` is for a message that the engine does not begin."""
+
+    model: str
+    id: str
+    _has_begun: bool = False
 
     def whole(self, answer: Body) -> Body:
         return _stopped(answer)
 
-    def event(self, event: Body) -> Body:
-        return {**event, "delta": _stopped(event["delta"])} if event["type"] == "message_delta" else event
+    def events(self, event: Body) -> Sequence[Body]:
+        type = event["type"]
+        repaired = {**event, "delta": _stopped(event["delta"])} if type == "message_delta" else event
+        if self._has_begun or type in _BEFORE_MESSAGES:
+            return [repaired]
+        self._has_begun = True
+        return [repaired] if type == "message_start" else [self._start(), repaired]
+
+    def _start(self) -> Body:
+        """Return the first event of a stream. How long the prompt was is not known."""
+        message: Body = {"id": self.id, "type": "message", "role": "assistant", "model": self.model, "content": []}
+        message |= {"stop_reason": None, "stop_sequence": None, "usage": {"input_tokens": 0, "output_tokens": 0}}
+        return {"type": "message_start", "message": message}
 
 
 def _stopped(end: Body) -> Body:

@@ -53,7 +53,7 @@ ROUTES: Final[Mapping[bytes, bytes]] = {
 ANTHROPIC_PATHS: Final = frozenset(path for path, route in ROUTES.items() if route.decode() in ANTHROPIC_ROUTES)
 _FORMS: Final = b"/v1/audio/transcriptions"
 """The route whose bodies are multipart forms."""
-_FOR_FRONTS: Final = frozenset({b"/v1/responses"}) | OLLAMA_PATHS
+_FOR_FRONTS: Final = frozenset({b"/v1/responses", b"/v1/messages"}) | OLLAMA_PATHS
 """Routes that no engine with a port in front of it answers completely by itself."""
 _NOBODY: Final[frozenset[str]] = frozenset()
 _INFLATED_AT_ONCE: Final = 256 * 1024

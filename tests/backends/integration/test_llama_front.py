@@ -121,6 +121,25 @@ async def test_a_message_that_ends_at_a_stop_sequence_says_so(chat_model_file: P
         assert (end["stop_reason"], end["stop_sequence"]) == ("stop_sequence", "France")
 
 
+async def test_streams_begin_as_clients_expect_when_a_character_takes_several_tokens(chat_model_file: Path) -> None:
+    asked = {"role": "user", "content": "Reply with 👩🌍 only: 👩🌍👩🌍👩🌍👩🌍"}
+    async with loaded(chat_model_file) as backend:
+        wish = {"messages": [asked], "max_tokens": 10, "temperature": 0, "stream": True}
+        _, text = await post(backend, "/v1/messages", wish)
+        events = events_of(text)
+        assert [event["type"] for event in events[:3]] == [
+            "message_start",
+            "content_block_start",
+            "content_block_delta",
+        ]
+        assert events[2]["delta"]["text"] == "👩"
+        wish = {"input": [asked], "max_output_tokens": 10, "temperature": 0, "stream": True}
+        _, text = await post(backend, "/v1/responses", wish)
+        types = [event["type"] for event in events_of(text)]
+        assert types[:2] == ["response.created", "response.in_progress"]
+        assert types.count("response.created") == types.count("response.in_progress") == 1
+
+
 async def test_nulls_reach_the_engine_as_what_was_not_given(chat_model_file: Path) -> None:
     nulls = dict.fromkeys(("name", "tool_call_id", "reasoning_content", "tool_calls"))
     async with loaded(chat_model_file) as backend:
