@@ -201,11 +201,11 @@ class Inference(Exchange):
         services, only = self._services, self._key.models
         parsed = asked_in_json(self._body) if self._route != _FORMS else asked_in_form(self._head, self._body)
         name = parsed.named()
-        if self._route in OLLAMA_PATHS:
+        if is_ollama := self._route in OLLAMA_PATHS:
             name = services.directory.plain_name(name)
         entry = services.directory.find_model(name) if only is None else services.directory.find_allowed(name, only)
         is_anthropic = self._route in ANTHROPIC_PATHS
-        parsed.check(takes_null=not is_anthropic)
+        parsed.check(takes_null=not is_anthropic, takes_empty=is_ollama)
         self._needs_care = self._route in _FOR_FRONTS or parsed.needs_care() or (is_anthropic and parsed.has_blocks())
         use = _USES[self._route]
         if entry.uses and use is not None and use not in entry.uses:  # refused before anything is loaded for it

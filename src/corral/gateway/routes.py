@@ -106,7 +106,7 @@ class Router:
                 raise GatewayRefusal(405, "use POST here", code="method_not_allowed", headers={"Allow": "POST"})
             if head.encoding:
                 check_encoding(head.encoding)
-        elif not _asks_for_models(head) and head.path not in ollama.OWN_PATHS:
+        elif not _asks_for_models(head) and not ollama.is_own(head.path):
             if (route := plain_route(head.path)) is None:
                 return self._admit_to_control(head)
             head.path, head.model = route
@@ -154,7 +154,7 @@ class Router:
         elif head.path in ROUTES:
             kind = NamedByPath if head.model else Inference
             return kind(self._services, client, head, body, admission)
-        if head.path in ollama.OWN_PATHS:
+        if ollama.is_own(head.path):
             return None
         if head.method in _READING:
             if head.path in OWN_PATHS or _asks_for_models(head):
@@ -166,7 +166,7 @@ class Router:
     def answer(self, head: RequestHead, body: bytes, admission: Admission) -> Answer:
         """Return the gateway's own response. Raise `GatewayRefusal`."""
         only = admission.models if isinstance(admission, KeyEntry) else None
-        if head.path in ollama.OWN_PATHS:
+        if ollama.is_own(head.path):
             return ollama.answer(self._services.directory, head, body, only=only)
         match head.path:
             case path if path in _HEALTH:
@@ -211,7 +211,7 @@ def error_shape(path: bytes) -> ErrorShape:
     """Return the shape that clients of this path expect of errors."""
     if path in ANTHROPIC_PATHS:
         return ErrorShape.ANTHROPIC
-    if path in OLLAMA_PATHS or path in ollama.OWN_PATHS:
+    if path in OLLAMA_PATHS or ollama.is_own(path):
         return ErrorShape.OLLAMA
     return ErrorShape.OPENAI
 
