@@ -4,13 +4,13 @@ What the gateway does not know of a model (size, digest, family) is empty or lef
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any, Final
 
 import msgspec
 
 from corral.base.unreadable_json import UNREADABLE_JSON
 from corral.gateway.answers import Answer, GatewayRefusal
+from corral.gateway.anthropic import rfc3339
 from corral.gateway.head import RequestHead
 from corral.gateway.view import Directory
 from corral.wire.models import ModelUse
@@ -117,4 +117,4 @@ def _details(entry: ModelEntry) -> dict[str, Any]:
 def _times(entry: ModelEntry) -> dict[str, str]:
     if not entry.created:
         return {}
-    return {"modified_at": datetime.fromtimestamp(entry.created, UTC).isoformat().replace("+00:00", "Z")}
+    return {"modified_at": rfc3339(entry.created)}

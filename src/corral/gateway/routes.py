@@ -9,7 +9,7 @@ from collections.abc import Collection
 from typing import Final
 from urllib.parse import unquote_to_bytes
 
-from corral.gateway import ollama
+from corral.gateway import anthropic, ollama
 from corral.gateway.admit import admit_key, admit_lister, shows_session, valid_key, valid_session
 from corral.gateway.answers import Answer, ErrorShape, GatewayRefusal
 from corral.gateway.bodies import check_encoding
@@ -32,6 +32,7 @@ METHODS: Final = frozenset({b"GET", b"HEAD", b"POST", b"PUT", b"PATCH", b"DELETE
 _READING: Final = frozenset({b"GET", b"HEAD"})
 _MODELS: Final = frozenset({b"/v1/models", b"/models"})
 _MODEL: Final = b"/v1/models/"
+_ANTHROPIC: Final = b"anthropic-version:"
 _CAPABILITIES: Final = b"/v1/models/capabilities"
 """LocalAI's list of what models are for, which control knows. It hides a model of that name here, as with LocalAI."""
 _HEALTH: Final = frozenset({b"/healthz", b"/health"})
@@ -174,13 +175,15 @@ class Router:
             case b"/readyz":
                 return self._readiness()
             case path if path in _MODELS:
-                models = [_model_object(entry) for entry in self._services.directory.models(only)]
-                return Answer(200, {"object": "list", "data": models})
+                entries = self._services.directory.models(only)
+                if _speaks_anthropic(head):
+                    return Answer(200, anthropic.model_list(entries))
+                return Answer(200, {"object": "list", "data": [_model_object(entry) for entry in entries]})
             case path:
                 name = unquote_to_bytes(path.removeprefix(_MODEL)).decode(errors="replace")
                 directory = self._services.directory
                 entry = directory.find_model(name) if only is None else directory.find_allowed(name, only)
-                return Answer(200, _model_object(entry))
+                return Answer(200, anthropic.model(entry) if _speaks_anthropic(head) else _model_object(entry))
 
     def _readiness(self) -> Answer:
         """Return 200 when models can be served. What control lacks is listed, but does not make the gateway unready."""
@@ -226,6 +229,11 @@ def _asks_for_models(head: RequestHead) -> bool:
     if head.method not in _READING or head.path == _CAPABILITIES:
         return False
     return head.path in _MODELS or head.path.startswith(_MODEL)
+
+
+def _speaks_anthropic(head: RequestHead) -> bool:
+    """Whether the sender is a client of Anthropic's, which reads lists of models in a form of their own."""
+    return any(line.lower().startswith(_ANTHROPIC) for line in head.lines)
 
 
 def _model_object(entry: ModelEntry) -> dict[str, object]:
