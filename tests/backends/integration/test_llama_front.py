@@ -78,7 +78,9 @@ async def test_several_answers_on_one_slot(chat_model_file: Path) -> None:
         assert counts["usage"]["completion_tokens"] == 16
 
         prompts = {"prompt": ["One two three", "Red green"], "n": 2, "echo": True, "max_tokens": 4, "temperature": 0}
-        texts = [choice["text"] for choice in (await ask(backend, "/v1/completions", prompts))["choices"]]
+        answer = await ask(backend, "/v1/completions", prompts)
+        texts = [choice["text"] for choice in answer["choices"]]
+        assert answer["usage"] == {"prompt_tokens": 5, "completion_tokens": 16, "total_tokens": 21}
         assert [text[:3] for text in texts] == ["One", "One", "Red", "Red"]
         status, text = await post(backend, "/v1/completions", prompts | {"stream": True})
         streamed = ["", "", "", ""]

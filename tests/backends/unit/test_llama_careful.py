@@ -312,22 +312,33 @@ def test_probabilities_of_completions_are_told_in_lists(asked: int, others: Any)
 
 
 def test_joined_answers_are_numbered_and_counted_as_one() -> None:
-    made = plan(COMPLETION, {"prompt": ["a", "b"], "n": 2, "echo": True})
+    made = plan(COMPLETION, {"prompt": ["a", "b"], "n": 2, "echo": True, "seed": 7})
+    assert [(asked["prompt"], asked["seed"]) for asked in made.requests] == [("a", 7), ("a", 8), ("b", 7), ("b", 8)]
     answers = [
         {
             "id": f"c{number}",
-            "choices": [{"index": index, "text": f"{number}{index}"} for index in range(2)],
+            "choices": [{"index": 0, "text": str(number)}],
             "usage": {"prompt_tokens": 5, "completion_tokens": 3, "total_tokens": 8},
             "timings": {},
         }
-        for number in range(2)
+        for number in range(4)
     ]
     joined = careful().Joining(made).whole(answers)
-    assert [(one["index"], one["text"]) for one in joined["choices"]] == [
-        (0, "a00"),
-        (1, "a10"),
-        (2, "b01"),
-        (3, "b11"),
-    ]
-    assert joined["usage"] == {"prompt_tokens": 5, "completion_tokens": 6, "total_tokens": 11}
+    assert [(one["index"], one["text"]) for one in joined["choices"]] == [(0, "a0"), (1, "a1"), (2, "b2"), (3, "b3")]
+    assert joined["usage"] == {"prompt_tokens": 10, "completion_tokens": 12, "total_tokens": 22}
     assert "timings" not in joined
+
+
+@pytest.mark.parametrize(
+    ("prompt", "asked"),
+    [
+        ([[1, 2], [3]], [[1, 2], [3]]),
+        ([1, 2], [[1, 2]]),
+        ([1, "a"], [[1, "a"]]),
+        (["a"], ["a"]),
+        ([], [[]]),
+        ("a", ["a"]),
+    ],
+)
+def test_each_prompt_is_asked_by_itself_and_tokens_are_one(prompt: Any, asked: list[Any]) -> None:
+    assert [request["prompt"] for request in plan(COMPLETION, {"prompt": prompt}).requests] == asked
