@@ -1,8 +1,9 @@
 """Answers of llama.cpp's `/v1/responses` and `/v1/messages`, completed to what clients expect of them. Pure.
 
 Its events of `/v1/responses` have neither numbers nor places (`sequence_number`, `output_index`, `content_index`), the
-first ones have no `output`, and an answer that was cut by `max_output_tokens` is reported as completed. Client packages
-fail on such events. Its `/v1/messages` names the stop sequence that was found, but gives another `stop_reason`.
+first ones have no `output`, none ends the arguments of a call, and an answer that was cut by `max_output_tokens` is
+reported as completed. Client packages fail on such events. Its `/v1/messages` names the stop sequence that was found,
+but gives another `stop_reason`, and the use of a tool has no `input` at first.
 
 When the first character of an answer takes several tokens, as an emoji does, a response begins again with every event,
 and a message not at all.
@@ -51,6 +52,9 @@ class ResponseRepair:
             return ()
         if event["type"] in _WITH_RESPONSE:
             self._begun.add(event["type"])
+        item = event.get("item")
+        if event["type"] == "response.output_item.done" and item and item.get("type") == "function_call":
+            return (self._completed(_arguments_done(_with_id(item))), self._completed(event))
         return (self._completed(event),)
 
     def _completed(self, event: Body) -> Body:
@@ -109,6 +113,12 @@ class ResponseRepair:
         }
 
 
+def _arguments_done(call: Body) -> Body:
+    """Return the event that clients wait for before a function call ends, and that the engine does not send."""
+    about = {"item_id": call.get("id", ""), "name": call.get("name", ""), "arguments": call.get("arguments", "")}
+    return {"type": "response.function_call_arguments.done", **about}
+
+
 def _with_id(item: Body) -> Body:
     """Return an output item with an id. Function calls have only a `call_id`, by which later events name them."""
     return item if item.get("id") or "call_id" not in item else {**item, "id": item["call_id"]}
@@ -127,7 +137,7 @@ class MessageRepair:
 
     def events(self, event: Body) -> Sequence[Body]:
         type = event["type"]
-        repaired = {**event, "delta": _stopped(event["delta"])} if type == "message_delta" else event
+        repaired = _repaired(event)
         if self._has_begun or type in _BEFORE_MESSAGES:
             return [repaired]
         self._has_begun = True
@@ -138,6 +148,15 @@ class MessageRepair:
         message: Body = {"id": self.id, "type": "message", "role": "assistant", "model": self.model, "content": []}
         message |= {"stop_reason": None, "stop_sequence": None, "usage": {"input_tokens": 0, "output_tokens": 0}}
         return {"type": "message_start", "message": message}
+
+
+def _repaired(event: Body) -> Body:
+    if event["type"] == "message_delta":
+        return {**event, "delta": _stopped(event["delta"])}
+    block = event.get("content_block")
+    if block and block.get("type") == "tool_use":
+        return {**event, "content_block": {"input": {}, **block}}
+    return event
 
 
 def _stopped(end: Body) -> Body:

@@ -36,10 +36,13 @@ def test_every_event_has_its_number_and_its_place() -> None:
         {"type": "response.output_item.done", "item": CALL},
     ]
     completed = [one for event in events for one in repair.events(event)]
-    assert [event["sequence_number"] for event in completed] == list(range(8))
-    assert [event.get("output_index") for event in completed] == [None, 0, 0, 0, 1, 1, 0, 1]
-    assert [event.get("content_index") for event in completed] == [None, None, 0, 0, None, None, None, None]
-    assert completed[4]["item"]["id"] == completed[7]["item"]["id"] == "fc_1"
+    assert [event["sequence_number"] for event in completed] == list(range(9))
+    assert [event.get("output_index") for event in completed] == [None, 0, 0, 0, 1, 1, 0, 1, 1]
+    assert [event.get("content_index") for event in completed] == [None, None, 0, 0, *[None] * 5]
+    assert completed[4]["item"]["id"] == completed[8]["item"]["id"] == "fc_1"
+    called = completed[7]
+    assert (called["type"], called["item_id"]) == ("response.function_call_arguments.done", "fc_1")
+    assert (called["name"], called["arguments"]) == ("look", "{}")
     created = completed[0]["response"]
     assert (created["id"], created["output"], created["instructions"]) == ("resp_1", [], "be brief")
     assert (created["model"], created["created_at"], created["tools"]) == ("m", 1794990000, [])
@@ -85,6 +88,14 @@ def test_a_message_that_the_engine_does_not_begin_is_begun() -> None:
     assert repair.events(block) == [block]
     failure = {"type": "error", "error": {"type": "api_error", "message": "x"}}
     assert messaging().events(failure) == [failure]
+
+
+def test_the_use_of_a_tool_begins_with_empty_input() -> None:
+    repair = messaging()
+    repair.events(START)
+    use = {"type": "tool_use", "id": "toolu_1", "name": "look"}
+    begin = {"type": "content_block_start", "index": 0, "content_block": use}
+    assert repair.events(begin) == [{**begin, "content_block": {**use, "input": {}}}]
 
 
 def test_a_response_begins_once() -> None:

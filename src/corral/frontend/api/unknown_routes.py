@@ -23,6 +23,7 @@ _HINTS: Final = {
     "/v1/fine_tuning/": "models are not trained here",
     "/v2/rerank": "use /v1/rerank",
     "/v1/score": "use /v1/rerank",
+    "/v1/text-to-speech/": "use /v1/audio/speech",
     "/completion": "use /v1/completions",
     "/infill": "use /v1/completions",
     "/embedding": "use /v1/embeddings",
