@@ -123,6 +123,23 @@ async def test_a_message_that_ends_at_a_stop_sequence_says_so(chat_model_file: P
         assert (end["stop_reason"], end["stop_sequence"]) == ("stop_sequence", "France")
 
 
+async def test_the_engine_takes_a_conversation_as_clients_tell_it(chat_model_file: Path) -> None:
+    told = [
+        {"role": "developer", "content": [{"type": "input_text", "text": "Be brief."}]},
+        {"role": "user", "content": "Hi"},
+        {"type": "reasoning", "id": "rs_1", "summary": [{"type": "summary_text", "text": "hm"}], "content": None},
+        {"role": "assistant", "content": "Hello."},
+        {"role": "user", "content": [{"type": "text", "text": "Who?"}]},
+        {"type": "message", "role": "assistant", "id": "m", "content": [{"type": "refusal", "refusal": "No."}]},
+        {"type": "function_call", "id": None, "call_id": "c1", "name": "look", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "c1", "output": [{"type": "input_text", "text": "it"}]},
+        {"role": "user", "content": QUESTION},
+    ]
+    async with loaded(chat_model_file) as backend:
+        answer = await ask(backend, "/v1/responses", {"input": told, "max_output_tokens": 16})
+        assert answer["output"][0]["type"] == "message"
+
+
 async def test_streams_begin_as_clients_expect_when_a_character_takes_several_tokens(chat_model_file: Path) -> None:
     asked = {"role": "user", "content": "Reply with 👩🌍 only: 👩🌍👩🌍👩🌍👩🌍"}
     async with loaded(chat_model_file) as backend:

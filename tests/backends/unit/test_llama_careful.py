@@ -96,6 +96,17 @@ def plan(path: str, body: dict[str, Any], *, offers_tools: bool = True) -> Any:
         (RESPONSES, {}, "input"),
         (RESPONSES, {"input": ""}, "input"),
         (RESPONSES, {"input": []}, "input"),
+        (RESPONSES, {"input": ["a"]}, "input[0]"),
+        (RESPONSES, {"input": [{"type": "item_reference", "id": "x"}]}, "input[0].type"),
+        (RESPONSES, {"input": [{"id": "x"}]}, "input[0].type"),
+        (RESPONSES, {"input": [{"type": "web_search_call", "id": "x"}]}, "input[0].type"),
+        (RESPONSES, {"input": [{"role": "user", "content": ["a"]}]}, "input[0].content[0]"),
+        (RESPONSES, {"input": [{"role": "user", "content": [{"type": "input_file"}]}]}, "input[0].content[0].type"),
+        (
+            RESPONSES,
+            {"input": [{"role": "assistant", "content": [{"type": "input_image"}]}]},
+            "input[0].content[0].type",
+        ),
         (RESPONSES, {"input": "a", "conversation": "c"}, "conversation"),
         (RESPONSES, {"input": "a", "prompt": {"id": "p"}}, "prompt"),
         (RESPONSES, {"input": "a", "previous_response_id": "r"}, "previous_response_id"),
@@ -262,6 +273,28 @@ def test_several_answers_are_asked_for_one_after_another_with_seeds_of_their_own
 )
 def test_what_the_engine_honours_is_left_to_it(path: str, body: dict[str, Any]) -> None:
     assert plan(path, body).requests == (body,)
+
+
+def test_a_conversation_may_be_told_as_clients_tell_it() -> None:
+    output = [{"type": "output_text", "text": "ok"}]
+    call = {"type": "function_call", "call_id": "c1", "name": "look", "arguments": "{}"}
+    picture = {"type": "input_image", "image_url": "data:image/png;base64,AAAA"}
+    told = [
+        {"role": "user", "content": [{"type": "text", "text": "hi"}, picture]},
+        {"role": "assistant", "content": "ok"},
+        {"role": "assistant", "content": [{"type": "input_text", "text": "ok", "annotations": None}], "id": None},
+        {"type": "message", "role": "assistant", "content": [{"type": "refusal", "refusal": "ok"}]},
+        {"type": "reasoning", "summary": [{"type": "summary_text", "text": "hm"}], "content": None},
+        {"type": "reasoning", "summary": [], "encrypted_content": "x"},
+        {**call, "id": None, "status": None},
+    ]
+    (request,) = plan(RESPONSES, {"input": told}).requests
+    user, *answers, thoughts, called = request["input"]
+    assert user["content"] == [{"type": "input_text", "text": "hi"}, picture]
+    assert [answer["content"] for answer in answers] == ["ok", output, output]
+    assert {item["type"] for item in (user, *answers)} == {"message"}
+    assert thoughts["content"] == [{"type": "reasoning_text", "text": "hm"}]
+    assert called == call
 
 
 def test_whole_numbers_may_be_written_with_a_point() -> None:
