@@ -72,6 +72,8 @@ class ResponseRepair:
             completed["output_index"] = self._places.get(event["item_id"], max(0, len(self._places) - 1))
             if type.startswith(_AT_CONTENT):
                 completed["content_index"] = 0  # its items have one part each
+            if (part := event.get("part", {})).get("type") == "output_text":
+                completed["part"] = {"annotations": [], "logprobs": [], **part}
         return completed
 
     def _finished(self, response: Body) -> Body:
@@ -84,7 +86,7 @@ class ResponseRepair:
             response |= {"status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}}
             if response["output"]:
                 response["output"][-1] = {**response["output"][-1], "status": "incomplete"}
-        return {**self._request_echo(), **response, "usage": usage}
+        return {**self._request_echo(), **response, "usage": _with_details(usage)}
 
     def _request_echo(self) -> Body:
         """Return what a response repeats from its request, and fixed values for what llama.cpp does not do."""
@@ -111,6 +113,13 @@ class ResponseRepair:
             "top_p": asked.get("top_p"),
             "truncation": "disabled",
         }
+
+
+def _with_details(usage: Body) -> Body:
+    """Return the counts with those that clients expect and the engine does not tell."""
+    read = {"cached_tokens": 0, "cache_write_tokens": 0, **usage.get("input_tokens_details", {})}
+    said = {"reasoning_tokens": 0, **usage.get("output_tokens_details", {})}
+    return {**usage, "input_tokens_details": read, "output_tokens_details": said}
 
 
 def _arguments_done(call: Body) -> Body:

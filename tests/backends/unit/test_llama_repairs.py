@@ -40,6 +40,7 @@ def test_every_event_has_its_number_and_its_place() -> None:
     assert [event.get("output_index") for event in completed] == [None, 0, 0, 0, 1, 1, 0, 1, 1]
     assert [event.get("content_index") for event in completed] == [None, None, 0, 0, *[None] * 5]
     assert completed[4]["item"]["id"] == completed[8]["item"]["id"] == "fc_1"
+    assert completed[2]["part"] == {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
     called = completed[7]
     assert (called["type"], called["item_id"]) == ("response.function_call_arguments.done", "fc_1")
     assert (called["name"], called["arguments"]) == ("look", "{}")
@@ -62,6 +63,8 @@ def test_a_whole_answer_says_it_too_and_ends_with_the_counts() -> None:
     answer = responding(max_output_tokens=8).whole(finished(8))
     assert answer["incomplete_details"] == {"reason": "max_output_tokens"}
     assert list(answer)[-1] == "usage"
+    assert answer["usage"]["input_tokens_details"] == {"cached_tokens": 0, "cache_write_tokens": 0}
+    assert answer["usage"]["output_tokens_details"] == {"reasoning_tokens": 0}
     assert responding(max_output_tokens=8.0).whole(finished(8))["status"] == "incomplete"
     assert responding().whole(finished(8))["status"] == "completed"
 
