@@ -72,6 +72,8 @@ class ResponseRepair:
             completed["output_index"] = self._places.get(event["item_id"], max(0, len(self._places) - 1))
             if type.startswith(_AT_CONTENT):
                 completed["content_index"] = 0  # its items have one part each
+            if type.startswith("response.output_text."):
+                completed.setdefault("logprobs", [])
             if (part := event.get("part", {})).get("type") == "output_text":
                 completed["part"] = {"annotations": [], "logprobs": [], **part}
         return completed

@@ -41,6 +41,7 @@ def test_every_event_has_its_number_and_its_place() -> None:
     assert [event.get("content_index") for event in completed] == [None, None, 0, 0, *[None] * 5]
     assert completed[4]["item"]["id"] == completed[8]["item"]["id"] == "fc_1"
     assert completed[2]["part"] == {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
+    assert completed[3]["logprobs"] == []
     called = completed[7]
     assert (called["type"], called["item_id"]) == ("response.function_call_arguments.done", "fc_1")
     assert (called["name"], called["arguments"]) == ("look", "{}")
