@@ -209,6 +209,9 @@ that is not loaded yet with 503, `Retry-After` and a `loading` object.
 
 The gateway itself answers `GET /v1/models`, `GET /v1/models/NAME` and, in Ollama's form, `GET /api/tags`,
 `GET /api/ps`, `POST /api/show` and `GET /api/version`. It refuses Ollama's routes that change models.
+
+A path may name the model instead of the body: `/openai/deployments/NAME/chat/completions` and its like, as clients of
+Azure ask, and `/v1/engines/NAME/completions`. Below `/openai/v1/` are the same routes as below `/v1/`.
 """
 
 MODEL_ROUTE_MEANINGS: Final = {

@@ -2,9 +2,9 @@
 
 Its server drops `dimensions`, `echo`, `suffix`, `functions`, `modalities`, a named `tool_choice`, the format that
 `/v1/responses` has in `text`, and tools that the model's template has no place for; it takes 0 tokens for 1, and
-refuses nulls that mean "not given" and more answers than it has slots; its streams of several prompts have events
-without content; and it tells the probabilities of completions in the form of chats. A plan says what is asked of it
-instead: one request, or several one after another.
+refuses nulls that mean "not given" and more answers than it has slots; of several prompts it counts the tokens of one,
+and its streams of them have events without content; and it tells the probabilities of completions in the form of chats.
+A plan says what is asked of it instead: one request, or several one after another.
 """
 
 import base64
@@ -47,8 +47,8 @@ class Plan:
     """To how many numbers vectors are cut; 0 is not at all."""
     as_base64: bool = False
     streams: bool = False
-    has_gaps: bool = False
-    """Whether the engine's stream has events that say nothing: it sends a null between two prompts."""
+    answers_each: int = 1
+    """How many of the requests, one after another, are about the same prompt."""
     counts: bool = True
     """Whether the client asked for the counts of a stream."""
     alternatives: int | None = None
@@ -57,9 +57,7 @@ class Plan:
     @property
     def is_plain(self) -> bool:
         """Whether the engine's answer is the client's."""
-        return len(self.requests) == 1 and not (
-            self.echoed or self.dimensions or self.has_gaps or self.alternatives is not None
-        )
+        return len(self.requests) == 1 and not (self.echoed or self.dimensions or self.alternatives is not None)
 
 
 def plan_for(path: str, body: Body, *, offers_tools: bool) -> Plan:
@@ -81,13 +79,13 @@ def plan_for(path: str, body: Body, *, offers_tools: bool) -> Plan:
         return Plan(requests=(body,))
     echoed = _prompts(body) if body.pop("echo", False) else ()
     alternatives = _alternatives(body) if path == COMPLETION else None
-    requests = _repeated(body)
+    requests = [_repeated(one) for one in _by_prompt(body)]
     options = body.get("stream_options")
     return Plan(
-        requests=requests,
+        requests=tuple(request for each in requests for request in each),
         echoed=echoed,
+        answers_each=len(requests[0]),
         streams=bool(body.get("stream")),
-        has_gaps=bool(body.get("stream")) and isinstance(body.get("prompt"), list),
         counts=isinstance(options, dict) and bool(options.get("include_usage")),
         alternatives=alternatives,
     )
@@ -207,8 +205,17 @@ def _prompts(body: Body) -> tuple[str, ...]:
     return tuple(prompts)
 
 
+def _by_prompt(body: Body) -> list[Body]:
+    """One request for each prompt. A list with numbers is one prompt of tokens."""
+    prompt = body.get("prompt")
+    if not isinstance(prompt, list) or not prompt or not all(isinstance(one, str | list) for one in prompt):
+        return [body]
+    return [{**body, "prompt": one} for one in prompt]
+
+
 def _repeated(body: Body) -> tuple[Body, ...]:
     """As many requests as answers are wanted; where a seed is given, each has one of its own."""
+    body = dict(body)
     n = body.pop("n", 1)
     if not isinstance(n, int) or not 1 <= n <= _MOST_ANSWERS:
         raise Refused("n", f"must be between 1 and {_MOST_ANSWERS}")
@@ -252,7 +259,7 @@ def _packed(numbers: list[float]) -> str:
 
 @dataclass(slots=True)
 class Joining:
-    """Merges several answers into one: renumbers choices, sums token counts, and counts the prompt once."""
+    """Merges several answers into one: renumbers choices, sums token counts, and counts each prompt once."""
 
     plan: Plan
     number: int = 0
@@ -272,7 +279,7 @@ class Joining:
         for self.number, answer in enumerate(answers):
             self._count(answer.get("usage"))
             choices += [self._numbered(choice) for choice in answer["choices"]]
-        joined = {**answers[0], "choices": sorted(choices, key=lambda one: int(one["index"])), "usage": self.usage()}
+        joined = {**answers[0], "choices": choices, "usage": self.usage()}
         joined.pop("timings", None)
         return joined
 
@@ -290,7 +297,7 @@ class Joining:
     def _timed(self, timings: Body) -> Body:
         """The counts so far in llama.cpp's words: the last ones are those of all, for clients that asked for none."""
         self._predicted += timings.get("predicted_n", 0)
-        if self.number == 0:
+        if self._is_first_of_prompt():
             self._prompted += timings.get("prompt_n", 0) + timings.get("cache_n", 0)
         return {"prompt_n": self._prompted, "predicted_n": self._predicted}
 
@@ -308,18 +315,21 @@ class Joining:
     def _count(self, usage: Any) -> None:
         if isinstance(usage, dict):
             self.completion_tokens += usage.get("completion_tokens", 0)
-            if self.number == 0:
+            if self._is_first_of_prompt():
                 self.prompt_tokens += usage.get("prompt_tokens", 0)
 
+    def _is_first_of_prompt(self) -> bool:
+        return self.number % self.plan.answers_each == 0
+
     def _numbered(self, choice: Body) -> Body:
-        prompt = int(choice["index"])
-        index = prompt * len(self.plan.requests) + self.number
+        """The choice of the only answer that each request has."""
+        index = self.number
         numbered = {**choice, "index": index}
         if self.plan.alternatives is not None and isinstance(logprobs := choice.get("logprobs"), dict):
             numbered["logprobs"] = self._in_lists(index, logprobs.get("content") or [], self.plan.alternatives)
         if self.plan.echoed and "text" in choice and index not in self._begun:
             self._begun.add(index)
-            numbered["text"] = self.plan.echoed[prompt] + choice["text"]
+            numbered["text"] = self.plan.echoed[index // self.plan.answers_each] + choice["text"]
         return numbered
 
     def _in_lists(self, index: int, tokens: list[Body], alternatives: int) -> Body:

@@ -10,6 +10,7 @@ import contextlib
 import hmac
 import json
 import logging
+import secrets
 import time
 from datetime import UTC, datetime
 from typing import Final, NamedTuple
@@ -26,6 +27,7 @@ log = logging.getLogger("backend")
 _HEAD_BYTES: Final = 64 * 1024
 _MOST_BYTES: Final = 64 * 1024 * 1024
 _REQUEST_SECONDS: Final = 30.0
+_ID_BYTES: Final = 12
 _JSON: Final = "application/json"
 _EVENTS: Final = "text/event-stream"
 _LINES: Final = "application/x-ndjson"
@@ -143,7 +145,8 @@ class Front:
                 await client.pass_on(answer)
             elif plan.streams:
                 async for event in answer.events():
-                    await client.event(repair.event(event) if "type" in event else event)
+                    for told in repair.events(event) if "type" in event else (event,):
+                        await client.event(told)
                 await client.end()
             else:
                 await client.whole(200, json.dumps(repair.whole(json.loads(await answer.whole()))).encode())
@@ -191,8 +194,8 @@ def _repair_for(path: str, asked: Body) -> AnswerRepair | None:
     """What completes the answer to this request; None where the engine's is complete."""
     if path == RESPONSES:
         return ResponseRepair(asked, int(time.time()))
-    if path == MESSAGES and asked.get("stop_sequences"):
-        return MessageRepair()
+    if path == MESSAGES:
+        return MessageRepair(str(asked.get("model", "")), f"msg_{secrets.token_hex(_ID_BYTES)}")
     return None
 
 

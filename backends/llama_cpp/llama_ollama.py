@@ -48,15 +48,17 @@ class Question:
 
 
 def question_for(path: str, body: Body) -> Question | None:
-    """Return the question in OpenAI's form; None where an empty prompt asks for nothing but a loaded model. Refused
-    says which field cannot be honoured."""
+    """Return the question in OpenAI's form; None where no prompt and no messages ask for nothing but a loaded model.
+    Refused says which field cannot be honoured."""
     body = {name: value for name, value in body.items() if value is not None}
     if path in (EMBED, EMBEDDINGS):
         return Question(path="/v1/embeddings", body=_embedding(path, body))
     return _chat(body) if path == CHAT else _text(body)
 
 
-def _chat(body: Body) -> Question:
+def _chat(body: Body) -> Question | None:
+    if body.get("messages", []) == []:
+        return None
     asked = {**_common(body), "messages": _messages(body.get("messages")), **_wishes(body)}
     if body.get("tools"):
         asked["tools"] = body["tools"]
@@ -145,8 +147,8 @@ def _format(wanted: Any) -> Body:
 
 
 def _messages(messages: Any) -> list[Body]:
-    if not isinstance(messages, list) or not messages:
-        raise Refused("messages", "must be a list, and not empty")
+    if not isinstance(messages, list):
+        raise Refused("messages", "must be a list")
     unanswered: list[str] = []
     return [_message(message, f"messages[{index}]", unanswered) for index, message in enumerate(messages)]
 
@@ -233,7 +235,7 @@ class OllamaAnswer:
         return self._line(message.get("content") or "", self._more(message) | self._called(), self._end())
 
     def loaded(self) -> Body:
-        """Return the answer to an empty prompt."""
+        """Return the answer to a question without a prompt or messages."""
         return self._line("", {}, {"done": True, "done_reason": "load"})
 
     def event(self, event: Body) -> Body | None:

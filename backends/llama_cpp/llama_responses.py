@@ -8,6 +8,7 @@ what it cannot do. What can be said in another way is, the rest is refused, by t
 from collections.abc import Mapping
 from typing import Any, Final
 
+from llama_items import items_for
 from llama_refusals import Body, Refused, check_place_for_tools, check_tools, named_tool
 
 _KEPT_ELSEWHERE: Final = ("previous_response_id", "conversation", "prompt")
@@ -47,6 +48,8 @@ def response_request(body: Body, *, offers_tools: bool) -> Body:
     """Return the request in the words that the engine honours. Refused says which field cannot be honoured."""
     _check(body)
     body = {name: value for name, value in body.items() if name != "top_logprobs"}
+    if isinstance(body["input"], list):
+        body["input"] = items_for(body["input"])
     return _with_choice(_with_format(body), offers_tools=offers_tools)
 
 
@@ -84,7 +87,7 @@ def _value_at(body: Body, path: str) -> Any:
 
 
 def _check_input(body: Body) -> None:
-    """Refuse nothing at all, to which the engine answers what it likes; it judges what is there."""
+    """Refuse nothing at all, to which the engine answers what it likes."""
     if not body.get("input", ""):
         raise Refused("input", "must not be empty" if "input" in body else "is missing")
 

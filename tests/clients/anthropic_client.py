@@ -46,6 +46,21 @@ def stream() -> None:
 
 
 @cases.case
+def stream_that_begins_with_an_emoji() -> None:
+    """Its first character takes several tokens."""
+    asked: list[Any] = [{"role": "user", "content": "Reply with 👩🌍 only: 👩🌍👩🌍👩🌍👩🌍"}]
+    with client.messages.stream(model=cases.CHAT, messages=asked, max_tokens=10, extra_body=COLD) as events:
+        cases.check(text_of(events.get_final_message()).startswith("👩"))
+
+
+@cases.case
+def models() -> None:
+    listed = {model.id: model for model in client.models.list(limit=1000)}
+    cases.check(listed[cases.CHAT].created_at.year > 2000, listed)
+    cases.check(client.models.retrieve(cases.CHAT).display_name == cases.CHAT)
+
+
+@cases.case
 def cancel() -> None:
     story: list[Any] = [{"role": "user", "content": "Tell me a very long story about a horse."}]
     with client.messages.stream(model=cases.CHAT, messages=story, max_tokens=450) as events:

@@ -43,6 +43,36 @@ def response_stream() -> None:
 
 
 @cases.case
+def second_turn_of_a_response() -> None:
+    told: list[Any] = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello."}, *cases.ASKED]
+    answer = client.responses.create(model=cases.CHAT, input=told, temperature=0, max_output_tokens=30)
+    cases.check(answer.output_text, answer)
+    answer = client.responses.create(
+        model=cases.CHAT, input=[*told, *answer.output, *cases.ASKED], max_output_tokens=16
+    )
+    cases.check(answer.output_text, answer)
+
+
+@cases.case
+def client_of_azure() -> None:
+    azure = openai.AzureOpenAI(
+        azure_endpoint=cases.URL, api_key=cases.KEY, api_version="2024-10-21", max_retries=0, timeout=100
+    )
+    asked: dict[str, Any] = {"model": cases.CHAT, "messages": cases.ASKED, "temperature": 0, "max_tokens": 30}
+    cases.check("Paris" in azure.chat.completions.create(**asked).choices[0].message.content)
+    with azure.chat.completions.create(**asked, stream=True) as events:
+        cases.check("Paris" in "".join(event.choices[0].delta.content or "" for event in events if event.choices))
+    cases.check(len(azure.embeddings.create(model=cases.EMBED, input=["a", "b"]).data) == 2)
+    cases.check(cases.CHAT in [model.id for model in azure.models.list()])
+
+
+@cases.case
+def usage_of_several_prompts() -> None:
+    answer = client.completions.create(model=cases.CHAT, prompt=["One two", "Red"], max_tokens=3, temperature=0, n=2)
+    cases.check(len(answer.choices) == 4 and answer.usage.completion_tokens == 12, answer)
+
+
+@cases.case
 def response_of_a_form() -> None:
     class Answer(pydantic.BaseModel):
         is_known: bool

@@ -123,8 +123,11 @@ async def edits(served: Served, body: bytes, clock: Clock) -> bytes:
 
 
 async def ollama_chat(served: Served, body: bytes, clock: Clock) -> bytes | EventStream:
+    """No messages have the model loaded, which it is by now."""
     begun = clock.now()
     asked = requests.parse(body, ollama.OllamaChat)
+    if not asked.messages:
+        return ollama.loaded_answer(_ollama_stamp(asked.model, served, clock, begun=begun), ollama.ChatForm())
     request = ollama.chat_request(asked)
     options = await _rendered(served, request)
     prefix = "" if requests.wants_json(request) else served.model.reply_prefix
@@ -138,7 +141,7 @@ async def ollama_generate(served: Served, body: bytes, clock: Clock) -> bytes | 
     begun = clock.now()
     asked = requests.parse(body, ollama.OllamaGenerate)
     if not asked.prompt and not asked.images:
-        return ollama.loaded_answer(_ollama_stamp(asked.model, served, clock, begun=begun))
+        return ollama.loaded_answer(_ollama_stamp(asked.model, served, clock, begun=begun), ollama.TextForm())
     if asked.raw:
         completion = ollama.raw_request(asked)
         requests.check_completion(completion)

@@ -24,6 +24,7 @@ from corral.base.ids import REQUEST_ID_HEADER, RequestIds, is_request_id
 from corral.base.logs import log_context
 from corral.frontend.api.description import describe
 from corral.frontend.api.route import AdminContext, answer, starlette_route
+from corral.frontend.api.unknown_routes import hint_for
 from corral.frontend.routes import ROUTES
 from corral.wire.refusals import OPENAI_PATHS, SAFETY_HEADERS, openai_refusal
 
@@ -91,8 +92,9 @@ _CODES: Final = {404: "unknown_route", 405: "method_not_allowed"}
 async def _no_route(request: Request, error: Exception) -> Response:
     if not isinstance(error, HTTPException):
         raise error
-    reason, hint = ("no such route", "; /docs lists all") if error.status_code == 404 else (error.detail, "")
-    message = f"{reason}: {request.method} {request.url.path[:200]}{hint}"
+    path = request.url.path
+    reason, hint = ("no such route", f"; {hint_for(path)}") if error.status_code == 404 else (error.detail, "")
+    message = f"{reason}: {request.method} {path[:200]}{hint}"
     body: object = {"error": {"code": error.status_code, "message": message, "type": "invalid_request_error"}}
     if request.url.path.startswith(OPENAI_PATHS):
         body = openai_refusal(error.status_code, message, _CODES.get(error.status_code, "invalid_request"))

@@ -232,14 +232,15 @@ class RequestFields(msgspec.Struct, gc=False):
             return True
         return bool(self.messages) and _BLOCKS.search(self.messages) is not None
 
-    def check(self, *, takes_null: bool = True) -> None:
+    def check(self, *, takes_null: bool = True, takes_empty: bool = False) -> None:
         """Raise `GatewayRefusal` for values that no model can serve but some engines accept.
 
-        `takes_null` tells whether engines know that `"messages": null` are none.
+        `takes_null` tells whether engines know that `"messages": null` are none; `takes_empty`, whether a chat without
+        messages has a meaning.
         """
         if self.messages and memoryview(self.messages)[0] != _LIST and not (takes_null and self.messages == _NULL):
             raise GatewayRefusal(400, "`messages` must be a list", code="invalid_type", param="messages")
-        if self.messages and _EMPTY_LIST.match(self.messages):
+        if self.messages and not takes_empty and _EMPTY_LIST.match(self.messages):
             raise GatewayRefusal(400, "`messages` must not be empty", code="invalid_value", param="messages")
         if (
             self.temperature

@@ -98,6 +98,8 @@ class RequestHead:
     keep_alive: bool = False
     expects_continue: bool = False
     upgrades_to_websocket: bool = False
+    model: str = ""
+    """The model that the path named, before it was replaced by the one of the plain route: see `deployments`."""
     options: frozenset[bytes] = frozenset()
     """The options of the `Connection` header."""
 

@@ -17,6 +17,7 @@ from corral.adapter.dialects.engine_errors import (
 from corral.gateway.admit import asked_in_form, asked_in_json
 from corral.gateway.answers import Answer, GatewayRefusal
 from corral.gateway.bodies import Inflation
+from corral.gateway.deployments import name_in_form, name_in_json
 from corral.gateway.engine_requests import (
     ENGINE_IS_WELL,
     check_hops,
@@ -52,7 +53,7 @@ ROUTES: Final[Mapping[bytes, bytes]] = {
 ANTHROPIC_PATHS: Final = frozenset(path for path, route in ROUTES.items() if route.decode() in ANTHROPIC_ROUTES)
 _FORMS: Final = b"/v1/audio/transcriptions"
 """The route whose bodies are multipart forms."""
-_FOR_FRONTS: Final = frozenset({b"/v1/responses"}) | OLLAMA_PATHS
+_FOR_FRONTS: Final = frozenset({b"/v1/responses", b"/v1/messages"}) | OLLAMA_PATHS
 """Routes that no engine with a port in front of it answers completely by itself."""
 _NOBODY: Final[frozenset[str]] = frozenset()
 _INFLATED_AT_ONCE: Final = 256 * 1024
@@ -200,11 +201,11 @@ class Inference(Exchange):
         services, only = self._services, self._key.models
         parsed = asked_in_json(self._body) if self._route != _FORMS else asked_in_form(self._head, self._body)
         name = parsed.named()
-        if self._route in OLLAMA_PATHS:
+        if is_ollama := self._route in OLLAMA_PATHS:
             name = services.directory.plain_name(name)
         entry = services.directory.find_model(name) if only is None else services.directory.find_allowed(name, only)
         is_anthropic = self._route in ANTHROPIC_PATHS
-        parsed.check(takes_null=not is_anthropic)
+        parsed.check(takes_null=not is_anthropic, takes_empty=is_ollama)
         self._needs_care = self._route in _FOR_FRONTS or parsed.needs_care() or (is_anthropic and parsed.has_blocks())
         use = _USES[self._route]
         if entry.uses and use is not None and use not in entry.uses:  # refused before anything is loaded for it
@@ -491,6 +492,18 @@ class Inference(Exchange):
             self._services.ledger.ended(self._replica.id, self.model, self.owner, outcome, usage, seconds)
         self._tally.ended(self._status, outcome, answer_bytes=self._tail.size, usage=usage, seconds=seconds)
         self._leave()
+
+
+class NamedByPath(Inference):
+    """A request whose path named the model. The name is written into its body, where engines read it."""
+
+    __slots__ = ()
+
+    def _submit(self) -> None:
+        head, body = self._head, self._body.removeprefix(BOM_UTF8)
+        is_form = self._route == _FORMS
+        self._body = name_in_form(head.lines, body, head.model) if is_form else name_in_json(body, head.model)
+        super()._submit()
 
 
 def _failure_of(head: AnswerHead) -> UpstreamFailure | None:

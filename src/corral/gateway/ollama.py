@@ -4,13 +4,13 @@ What the gateway does not know of a model (size, digest, family) is empty or lef
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any, Final
 
 import msgspec
 
 from corral.base.unreadable_json import UNREADABLE_JSON
 from corral.gateway.answers import Answer, GatewayRefusal
+from corral.gateway.anthropic import rfc3339
 from corral.gateway.head import RequestHead
 from corral.gateway.view import Directory
 from corral.wire.models import ModelUse
@@ -27,8 +27,8 @@ _METHODS: Final[Mapping[bytes, Collection[bytes]]] = {
     _SHOW: (b"POST",),
 }
 _REFUSED: Final = frozenset({b"/api/pull", b"/api/push", b"/api/create", b"/api/copy", b"/api/delete"})
-OWN_PATHS: Final = _METHODS.keys() | _REFUSED
-"""Paths that the gateway answers without asking a replica."""
+_BLOBS: Final = b"/api/blobs/"
+"""Below it clients send the files of models."""
 _API_VERSION: Final = "0.12.0"
 """The version of Ollama whose API is followed. Clients compare it with the oldest one that they can use."""
 _CAPABILITIES: Final = {ModelUse.CHAT.value: "completion", ModelUse.EMBEDDINGS.value: "embedding"}
@@ -43,11 +43,17 @@ class _ShownModel(msgspec.Struct):
     name: str | None = None
 
 
+def is_own(path: bytes) -> bool:
+    """Whether the gateway answers this path without asking a replica."""
+    return path in _METHODS or path in _REFUSED or path.startswith(_BLOBS)
+
+
 def answer(directory: Directory, head: RequestHead, body: bytes, *, only: frozenset[str] | None) -> Answer:
     """Return the answer for a key that may ask `only` these models; None is all. Raise `GatewayRefusal`."""
-    if head.path in _REFUSED:
+    if head.path not in _METHODS:
+        path = _BLOBS.rstrip(b"/") if head.path.startswith(_BLOBS) else head.path
         how = "models are changed with `corral models`, on the web page, or by /api/v1/models"
-        raise GatewayRefusal(400, f"{head.path.decode()} is not offered: {how}", code="not_offered")
+        raise GatewayRefusal(400, f"{path.decode()} is not offered: {how}", code="not_offered")
     if head.method not in _METHODS[head.path]:
         allowed = b", ".join(_METHODS[head.path]).decode()
         raise GatewayRefusal(405, f"use {allowed} here", code="method_not_allowed", headers={"Allow": allowed})
@@ -111,4 +117,4 @@ def _details(entry: ModelEntry) -> dict[str, Any]:
 def _times(entry: ModelEntry) -> dict[str, str]:
     if not entry.created:
         return {}
-    return {"modified_at": datetime.fromtimestamp(entry.created, UTC).isoformat().replace("+00:00", "Z")}
+    return {"modified_at": rfc3339(entry.created)}

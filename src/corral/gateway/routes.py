@@ -9,13 +9,14 @@ from collections.abc import Collection
 from typing import Final
 from urllib.parse import unquote_to_bytes
 
-from corral.gateway import ollama
+from corral.gateway import anthropic, ollama
 from corral.gateway.admit import admit_key, admit_lister, shows_session, valid_key, valid_session
 from corral.gateway.answers import Answer, ErrorShape, GatewayRefusal
 from corral.gateway.bodies import check_encoding
+from corral.gateway.deployments import plain_route
 from corral.gateway.exchange import ClientSide, Exchange, Services
 from corral.gateway.head import RequestHead
-from corral.gateway.inference import ANTHROPIC_PATHS, OLLAMA_PATHS, ROUTES, Inference
+from corral.gateway.inference import ANTHROPIC_PATHS, OLLAMA_PATHS, ROUTES, Inference, NamedByPath
 from corral.gateway.passing import METRICS_PATH, FromWorker, Metrics, Passing
 from corral.wire.keys import UNCHECKED, KeylessRoute, RequiredProof, find_keyless, is_respelled_keyless
 from corral.wire.refusals import BEARER_REQUIRED, KEY_REQUIRED, OPENAI_PATHS, SESSION_OVER
@@ -31,6 +32,7 @@ METHODS: Final = frozenset({b"GET", b"HEAD", b"POST", b"PUT", b"PATCH", b"DELETE
 _READING: Final = frozenset({b"GET", b"HEAD"})
 _MODELS: Final = frozenset({b"/v1/models", b"/models"})
 _MODEL: Final = b"/v1/models/"
+_ANTHROPIC: Final = b"anthropic-version:"
 _CAPABILITIES: Final = b"/v1/models/capabilities"
 """LocalAI's list of what models are for, which control knows. It hides a model of that name here, as with LocalAI."""
 _HEALTH: Final = frozenset({b"/healthz", b"/health"})
@@ -105,8 +107,11 @@ class Router:
                 raise GatewayRefusal(405, "use POST here", code="method_not_allowed", headers={"Allow": "POST"})
             if head.encoding:
                 check_encoding(head.encoding)
-        elif not _asks_for_models(head) and head.path not in ollama.OWN_PATHS:
-            return self._admit_to_control(head)
+        elif not _asks_for_models(head) and not ollama.is_own(head.path):
+            if (route := plain_route(head.path)) is None:
+                return self._admit_to_control(head)
+            head.path, head.model = route
+            return self._check(head)
         if self._is_view_too_old():
             raise GatewayRefusal.busy(503, "control has been away for longer than `max_view_age`", code="view_too_old")
         admit = admit_key if head.path in ROUTES else admit_lister
@@ -150,8 +155,9 @@ class Router:
             if admission.proof is RequiredProof.NODE:
                 return FromWorker(self._services, client, head, body)
         elif head.path in ROUTES:
-            return Inference(self._services, client, head, body, admission)
-        if head.path in ollama.OWN_PATHS:
+            kind = NamedByPath if head.model else Inference
+            return kind(self._services, client, head, body, admission)
+        if ollama.is_own(head.path):
             return None
         if head.method in _READING:
             if head.path in OWN_PATHS or _asks_for_models(head):
@@ -163,7 +169,7 @@ class Router:
     def answer(self, head: RequestHead, body: bytes, admission: Admission) -> Answer:
         """Return the gateway's own response. Raise `GatewayRefusal`."""
         only = admission.models if isinstance(admission, KeyEntry) else None
-        if head.path in ollama.OWN_PATHS:
+        if ollama.is_own(head.path):
             return ollama.answer(self._services.directory, head, body, only=only)
         match head.path:
             case path if path in _HEALTH:
@@ -171,13 +177,15 @@ class Router:
             case b"/readyz":
                 return self._readiness()
             case path if path in _MODELS:
-                models = [_model_object(entry) for entry in self._services.directory.models(only)]
-                return Answer(200, {"object": "list", "data": models})
+                entries = self._services.directory.models(only)
+                if _speaks_anthropic(head):
+                    return Answer(200, anthropic.model_list(entries))
+                return Answer(200, {"object": "list", "data": [_model_object(entry) for entry in entries]})
             case path:
                 name = unquote_to_bytes(path.removeprefix(_MODEL)).decode(errors="replace")
                 directory = self._services.directory
                 entry = directory.find_model(name) if only is None else directory.find_allowed(name, only)
-                return Answer(200, _model_object(entry))
+                return Answer(200, anthropic.model(entry) if _speaks_anthropic(head) else _model_object(entry))
 
     def _readiness(self) -> Answer:
         """Return 200 when models can be served. What control lacks is listed, but does not make the gateway unready."""
@@ -208,7 +216,7 @@ def error_shape(path: bytes) -> ErrorShape:
     """Return the shape that clients of this path expect of errors."""
     if path in ANTHROPIC_PATHS:
         return ErrorShape.ANTHROPIC
-    if path in OLLAMA_PATHS or path in ollama.OWN_PATHS:
+    if path in OLLAMA_PATHS or ollama.is_own(path):
         return ErrorShape.OLLAMA
     return ErrorShape.OPENAI
 
@@ -223,6 +231,11 @@ def _asks_for_models(head: RequestHead) -> bool:
     if head.method not in _READING or head.path == _CAPABILITIES:
         return False
     return head.path in _MODELS or head.path.startswith(_MODEL)
+
+
+def _speaks_anthropic(head: RequestHead) -> bool:
+    """Whether the sender is a client of Anthropic's, which reads lists of models in a form of their own."""
+    return any(line.lower().startswith(_ANTHROPIC) for line in head.lines)
 
 
 def _model_object(entry: ModelEntry) -> dict[str, object]:

@@ -48,7 +48,7 @@ class ModelEntry(msgspec.Struct, kw_only=True, frozen=True):
     """The model whose replicas answer; empty when this is a model itself."""
     owned_by: str = "corral"
     created: int = 0
-    """Unix seconds, as OpenAI shows it."""
+    """When it became what it is, in Unix seconds, as OpenAI and Ollama show it; 0 when nobody knows."""
     uses: tuple[str, ...] = ()
     """What the model is for, in words of `wire.models.ModelUse`; empty when nobody knows."""
     affinity: AffinityEntry | None = None

@@ -470,6 +470,9 @@ async def test_ollamas_chats_are_answered_line_by_line(served: Any) -> None:
     assert (status, whole["model"], whole["done"]) == (200, "echo-model", True)
     assert whole["message"] == {"role": "assistant", "content": "hello brave new world"}
     assert (await served.ask("/api/chat", HELLO | {"format": "xml"}))[0] == 400
+    for nothing in ({"messages": []}, {"messages": None}):
+        status, loaded = await served.ask("/api/chat", HELLO | nothing)
+        assert (status, loaded["done_reason"], loaded["message"]["content"]) == (200, "load", "")
 
 
 async def test_ollamas_texts_are_answered(served: Any) -> None:

@@ -107,7 +107,6 @@ def test_the_form_of_an_answer(wanted: Any, form: str | None) -> None:
         (lambda: chat(logprobs=True), "logprobs"),
         (lambda: chat(options={"num_predict": 0}), "options.num_predict"),
         (lambda: chat(options={"temperature": "hot"}), "options.temperature"),
-        (lambda: ollama.chat_request(ollama.OllamaChat(messages=[])), "messages"),
         (lambda: ollama.prompt_request(generate(template="{{ .Prompt }}")), "template"),
         (lambda: ollama.prompt_request(generate(suffix="}")), "suffix"),
         (lambda: ollama.raw_request(generate(system="x")), "system"),

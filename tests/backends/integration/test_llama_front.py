@@ -78,7 +78,9 @@ async def test_several_answers_on_one_slot(chat_model_file: Path) -> None:
         assert counts["usage"]["completion_tokens"] == 16
 
         prompts = {"prompt": ["One two three", "Red green"], "n": 2, "echo": True, "max_tokens": 4, "temperature": 0}
-        texts = [choice["text"] for choice in (await ask(backend, "/v1/completions", prompts))["choices"]]
+        answer = await ask(backend, "/v1/completions", prompts)
+        texts = [choice["text"] for choice in answer["choices"]]
+        assert answer["usage"] == {"prompt_tokens": 5, "completion_tokens": 16, "total_tokens": 21}
         assert [text[:3] for text in texts] == ["One", "One", "Red", "Red"]
         status, text = await post(backend, "/v1/completions", prompts | {"stream": True})
         streamed = ["", "", "", ""]
@@ -119,6 +121,42 @@ async def test_a_message_that_ends_at_a_stop_sequence_says_so(chat_model_file: P
         _, text = await post(backend, "/v1/messages", asked | {"stream": True})
         (end,) = [event["delta"] for event in events_of(text) if event["type"] == "message_delta"]
         assert (end["stop_reason"], end["stop_sequence"]) == ("stop_sequence", "France")
+
+
+async def test_the_engine_takes_a_conversation_as_clients_tell_it(chat_model_file: Path) -> None:
+    told = [
+        {"role": "developer", "content": [{"type": "input_text", "text": "Be brief."}]},
+        {"role": "user", "content": "Hi"},
+        {"type": "reasoning", "id": "rs_1", "summary": [{"type": "summary_text", "text": "hm"}], "content": None},
+        {"role": "assistant", "content": "Hello."},
+        {"role": "user", "content": [{"type": "text", "text": "Who?"}]},
+        {"type": "message", "role": "assistant", "id": "m", "content": [{"type": "refusal", "refusal": "No."}]},
+        {"type": "function_call", "id": None, "call_id": "c1", "name": "look", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "c1", "output": [{"type": "input_text", "text": "it"}]},
+        {"role": "user", "content": QUESTION},
+    ]
+    async with loaded(chat_model_file) as backend:
+        answer = await ask(backend, "/v1/responses", {"input": told, "max_output_tokens": 16})
+        assert answer["output"][0]["type"] == "message"
+
+
+async def test_streams_begin_as_clients_expect_when_a_character_takes_several_tokens(chat_model_file: Path) -> None:
+    asked = {"role": "user", "content": "Reply with 👩🌍 only: 👩🌍👩🌍👩🌍👩🌍"}
+    async with loaded(chat_model_file) as backend:
+        wish = {"messages": [asked], "max_tokens": 10, "temperature": 0, "stream": True}
+        _, text = await post(backend, "/v1/messages", wish)
+        events = events_of(text)
+        assert [event["type"] for event in events[:3]] == [
+            "message_start",
+            "content_block_start",
+            "content_block_delta",
+        ]
+        assert events[2]["delta"]["text"] == "👩"
+        wish = {"input": [asked], "max_output_tokens": 10, "temperature": 0, "stream": True}
+        _, text = await post(backend, "/v1/responses", wish)
+        types = [event["type"] for event in events_of(text)]
+        assert types[:2] == ["response.created", "response.in_progress"]
+        assert types.count("response.created") == types.count("response.in_progress") == 1
 
 
 async def test_nulls_reach_the_engine_as_what_was_not_given(chat_model_file: Path) -> None:

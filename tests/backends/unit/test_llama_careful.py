@@ -96,6 +96,17 @@ def plan(path: str, body: dict[str, Any], *, offers_tools: bool = True) -> Any:
         (RESPONSES, {}, "input"),
         (RESPONSES, {"input": ""}, "input"),
         (RESPONSES, {"input": []}, "input"),
+        (RESPONSES, {"input": ["a"]}, "input[0]"),
+        (RESPONSES, {"input": [{"type": "item_reference", "id": "x"}]}, "input[0].type"),
+        (RESPONSES, {"input": [{"id": "x"}]}, "input[0].type"),
+        (RESPONSES, {"input": [{"type": "web_search_call", "id": "x"}]}, "input[0].type"),
+        (RESPONSES, {"input": [{"role": "user", "content": ["a"]}]}, "input[0].content[0]"),
+        (RESPONSES, {"input": [{"role": "user", "content": [{"type": "input_file"}]}]}, "input[0].content[0].type"),
+        (
+            RESPONSES,
+            {"input": [{"role": "assistant", "content": [{"type": "input_image"}]}]},
+            "input[0].content[0].type",
+        ),
         (RESPONSES, {"input": "a", "conversation": "c"}, "conversation"),
         (RESPONSES, {"input": "a", "prompt": {"id": "p"}}, "prompt"),
         (RESPONSES, {"input": "a", "previous_response_id": "r"}, "previous_response_id"),
@@ -264,6 +275,28 @@ def test_what_the_engine_honours_is_left_to_it(path: str, body: dict[str, Any]) 
     assert plan(path, body).requests == (body,)
 
 
+def test_a_conversation_may_be_told_as_clients_tell_it() -> None:
+    output = [{"type": "output_text", "text": "ok"}]
+    call = {"type": "function_call", "call_id": "c1", "name": "look", "arguments": "{}"}
+    picture = {"type": "input_image", "image_url": "data:image/png;base64,AAAA"}
+    told = [
+        {"role": "user", "content": [{"type": "text", "text": "hi"}, picture]},
+        {"role": "assistant", "content": "ok"},
+        {"role": "assistant", "content": [{"type": "input_text", "text": "ok", "annotations": None}], "id": None},
+        {"type": "message", "role": "assistant", "content": [{"type": "refusal", "refusal": "ok"}]},
+        {"type": "reasoning", "summary": [{"type": "summary_text", "text": "hm"}], "content": None},
+        {"type": "reasoning", "summary": [], "encrypted_content": "x"},
+        {**call, "id": None, "status": None},
+    ]
+    (request,) = plan(RESPONSES, {"input": told}).requests
+    user, *answers, thoughts, called = request["input"]
+    assert user["content"] == [{"type": "input_text", "text": "hi"}, picture]
+    assert [answer["content"] for answer in answers] == ["ok", output, output]
+    assert {item["type"] for item in (user, *answers)} == {"message"}
+    assert thoughts["content"] == [{"type": "reasoning_text", "text": "hm"}]
+    assert called == call
+
+
 def test_whole_numbers_may_be_written_with_a_point() -> None:
     assert plan(CHAT, HELLO | {"n": 2.0, "seed": 7.0}).requests == (HELLO | {"seed": 7}, HELLO | {"seed": 8})
     assert plan(COMPLETION, {"prompt": "x", "logprobs": 2.0}).alternatives == 2
@@ -312,22 +345,33 @@ def test_probabilities_of_completions_are_told_in_lists(asked: int, others: Any)
 
 
 def test_joined_answers_are_numbered_and_counted_as_one() -> None:
-    made = plan(COMPLETION, {"prompt": ["a", "b"], "n": 2, "echo": True})
+    made = plan(COMPLETION, {"prompt": ["a", "b"], "n": 2, "echo": True, "seed": 7})
+    assert [(asked["prompt"], asked["seed"]) for asked in made.requests] == [("a", 7), ("a", 8), ("b", 7), ("b", 8)]
     answers = [
         {
             "id": f"c{number}",
-            "choices": [{"index": index, "text": f"{number}{index}"} for index in range(2)],
+            "choices": [{"index": 0, "text": str(number)}],
             "usage": {"prompt_tokens": 5, "completion_tokens": 3, "total_tokens": 8},
             "timings": {},
         }
-        for number in range(2)
+        for number in range(4)
     ]
     joined = careful().Joining(made).whole(answers)
-    assert [(one["index"], one["text"]) for one in joined["choices"]] == [
-        (0, "a00"),
-        (1, "a10"),
-        (2, "b01"),
-        (3, "b11"),
-    ]
-    assert joined["usage"] == {"prompt_tokens": 5, "completion_tokens": 6, "total_tokens": 11}
+    assert [(one["index"], one["text"]) for one in joined["choices"]] == [(0, "a0"), (1, "a1"), (2, "b2"), (3, "b3")]
+    assert joined["usage"] == {"prompt_tokens": 10, "completion_tokens": 12, "total_tokens": 22}
     assert "timings" not in joined
+
+
+@pytest.mark.parametrize(
+    ("prompt", "asked"),
+    [
+        ([[1, 2], [3]], [[1, 2], [3]]),
+        ([1, 2], [[1, 2]]),
+        ([1, "a"], [[1, "a"]]),
+        (["a"], ["a"]),
+        ([], [[]]),
+        ("a", ["a"]),
+    ],
+)
+def test_each_prompt_is_asked_by_itself_and_tokens_are_one(prompt: Any, asked: list[Any]) -> None:
+    assert [request["prompt"] for request in plan(COMPLETION, {"prompt": prompt}).requests] == asked

@@ -79,6 +79,9 @@ def test_a_prompt_is_a_chat_unless_it_is_raw_or_empty() -> None:
     raw = question("/api/generate", prompt="hi", raw=True, stream=False)
     assert (raw.path, raw.body) == ("/v1/completions", {"prompt": "hi", "stream": False})
     assert question("/api/generate", model="m") is None
+    for chat in ({}, {"messages": None}, {"messages": []}):
+        assert question("/api/chat", model="m", **chat) is None
+    assert answering("/api/chat").loaded()["message"] == {"role": "assistant", "content": ""}
     assert answering("/api/generate").loaded() == {
         "model": "m",
         "created_at": "2026-11-19T12:00:00Z",
@@ -91,8 +94,7 @@ def test_a_prompt_is_a_chat_unless_it_is_raw_or_empty() -> None:
 @pytest.mark.parametrize(
     ("path", "body", "param"),
     [
-        ("/api/chat", {}, "messages"),
-        ("/api/chat", {"messages": []}, "messages"),
+        ("/api/chat", {"messages": "hi"}, "messages"),
         ("/api/chat", {"messages": ["hi"]}, "messages[0]"),
         ("/api/chat", {"messages": [{"role": "user", "images": "x"}]}, "messages[0].images"),
         ("/api/chat", {"messages": [{"role": "user", "images": [1]}]}, "messages[0].images"),

@@ -145,3 +145,16 @@ async def test_a_head_that_comes_too_slowly_is_refused_in_the_form_of_its_path()
     async with world(time_outs=TimeOuts(head=0.1, linger=0.1)) as strict, strict.client() as client:
         await client.send(request(None, path=MESSAGES)[:-10])
         assert error_of(await client.read_answer())[0] == 408
+
+
+async def test_models_are_listed_as_anthropic_does(gateway: GatewayWorld) -> None:
+    gateway.control.change(models={name: ModelEntry(name=name, created=86400) for name in ("a", "b")})
+    await gateway.until(lambda: gateway.gateway.services.directory.version == 2)
+    head = b"Anthropic-Version: 2023-06-01\r\n"
+    listed = await gateway.ask(request(path="/v1/models?limit=1000", method="GET", head=head))
+    shown = await gateway.ask(request(path="/v1/models/b", method="GET", head=head))
+    models = [
+        {"type": "model", "id": name, "display_name": name, "created_at": "1970-01-02T00:00:00Z"} for name in "ab"
+    ]
+    page = {"data": models, "has_more": False, "first_id": "a", "last_id": "b"}
+    assert (msgspec.json.decode(listed.body), msgspec.json.decode(shown.body)) == (page, models[1])

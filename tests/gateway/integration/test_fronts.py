@@ -69,16 +69,17 @@ async def test_what_an_engine_would_drop_goes_to_the_port_in_front(more: dict[st
         await gateway.until_quiet()
 
 
-async def test_every_response_comes_from_the_port_in_front() -> None:
+@pytest.mark.parametrize("path", ["/v1/responses", "/v1/messages"])
+async def test_every_response_and_message_comes_from_the_port_in_front(path: str) -> None:
     async with world(engines=2) as gateway:
-        engine, front = await told(gateway, routes=("/v1/responses",))
-        assert await ask(gateway, {"input": "a"}, path="/v1/responses") == 200
+        engine, front = await told(gateway, routes=(path,))
+        assert await ask(gateway, {"input": "a"}, path=path) == 200
         assert (len(engine.requests), len(front.requests)) == (0, 1)
         await gateway.until_quiet()
 
 
-@pytest.mark.parametrize("path", ["/v1/messages", "/v1/messages/count_tokens"])
-async def test_messages_with_blocks_go_to_the_port_in_front(path: str) -> None:
+async def test_messages_with_blocks_are_counted_by_the_port_in_front() -> None:
+    path = "/v1/messages/count_tokens"
     async with world(engines=2) as gateway:
         engine, front = await told(gateway, routes=(path,))
         assert await ask(gateway, {"system": "Be brief."}, path=path) == 200

@@ -120,6 +120,7 @@ async def test_every_question_goes_to_the_port_in_front(path: str) -> None:
         (request(b'{"model": "x"}', path="/api/pull"), 400, "/api/pull is not offered: models are changed with"),
         (request(b'{"model": "x"}', path="/api/delete", method="DELETE"), 400, "/api/delete is not offered"),
         (request(b'{"model": "x"}', path="/api/pull", key=None), 401, "an API key is required"),
+        (request(b"GGUF", path="/api/blobs/sha256:0a"), 400, "/api/blobs is not offered: models are changed with"),
     ],
 )
 async def test_refusals_have_ollamas_shape(sent: bytes, status: int, error: str) -> None:
@@ -127,6 +128,16 @@ async def test_refusals_have_ollamas_shape(sent: bytes, status: int, error: str)
         await serving(gateway)
         answered, said = error_of(await gateway.ask(sent))
         assert (answered, error in said) == (status, True), said
+
+
+@pytest.mark.parametrize("messages", [[], None])
+async def test_a_chat_without_messages_goes_on_as_a_wish_that_the_model_is_loaded(messages: Any) -> None:
+    async with world(engines=2) as gateway:
+        _, front = await serving(gateway)
+        body = json.dumps({"model": MODEL, "messages": messages, "keep_alive": -1}).encode()
+        assert (await gateway.ask(request(body, path=CHAT))).status == 200
+        assert front.requests[0].body == body
+        await gateway.until_quiet()
 
 
 async def test_errors_of_engines_have_ollamas_shape() -> None:

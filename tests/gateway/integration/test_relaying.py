@@ -289,3 +289,68 @@ async def test_every_route_of_models_reaches_the_engine_under_its_one_name(gatew
     for path in names:
         assert (await gateway.ask(request(chat(), path=path))).status == 200
     assert [got.target for got in gateway.engine.requests] == list(names.values())
+
+
+@pytest.mark.parametrize(
+    ("path", "model"),
+    [
+        ("/openai/deployments/echo/chat/completions?api-version=2024-10-21", "other"),
+        ("/openai/deployments/org%2Fecho/chat/completions", None),
+        ("/openai/deployments/org/echo/chat/completions/", "other"),
+        ("/openai/v1/chat/completions?api-version=preview", MODEL),
+        ("/v1/engines/echo/chat/completions", None),
+        ("/engines/echo/chat/completions", "other"),
+    ],
+)
+async def test_a_model_may_be_named_in_the_path(gateway: GatewayWorld, path: str, model: str | None) -> None:
+    models = {name: ModelEntry(name=name, alias_of="" if name == MODEL else MODEL) for name in (MODEL, "org/echo")}
+    gateway.control.change(models=models)
+    await gateway.until(lambda: gateway.gateway.services.directory.version == 2)
+    asked = {"messages": [{"role": "user", "content": "hi"}]} | ({} if model is None else {"model": model})
+
+    async with gateway.client() as client:
+        for _ in range(2):  # the second head is remembered
+            head = b"Api-Key: %b\r\n" % KEY.encode()
+            await client.send(request(msgspec.json.encode(asked), path=path, key=None, head=head))
+            assert (await client.read_answer()).status == 200
+
+    name = "org/echo" if "org" in path else MODEL
+    for got in gateway.engine.requests:
+        assert got.target.partition("?")[0] == "/v1/chat/completions"
+        assert msgspec.json.decode(got.body) == asked | {"model": name}
+        assert KEY not in str(got.headers)
+    await gateway.until_quiet()
+
+
+async def test_a_form_for_a_model_in_the_path_names_that_model(gateway: GatewayWorld) -> None:
+    form = b'--b\r\nContent-Disposition: form-data; name="model"\r\n\r\n%b\r\n--b--\r\n'
+    kind = b"Content-Type: multipart/form-data; boundary=b\r\n"
+    path = "/openai/deployments/echo/audio/transcriptions"
+
+    assert (await gateway.ask(request(form % b"whisper-1", path=path, head=kind))).status == 200
+    assert gateway.engine.requests[0].body == form % b"echo"
+    nameless = await gateway.ask(request(form.replace(b'"model"', b'"x"') % b"", path=path, head=kind))
+    assert (nameless.status, nameless.error["code"]) == (400, "missing_model")
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "code"),
+    [
+        ("/openai/deployments/nobody/chat/completions", b"{}", 404, "model_not_found"),
+        ("/openai/deployments/echo/chat/completions", b"[]", 400, "invalid_body"),
+        ("/openai/deployments/echo/chat/completions", b"{", 400, "invalid_json"),
+        ("/v1/engines/echo/embeddings", b'{"model": 5}', 200, None),
+    ],
+)
+async def test_a_model_in_the_path_is_refused_like_one_in_the_body(
+    gateway: GatewayWorld, path: str, body: bytes, status: int, code: str | None
+) -> None:
+    answer = await gateway.ask(request(body, path=path))
+    assert (answer.status, answer.error["code"] if code else None) == (status, code)
+    assert (await gateway.ask(request(body, path=path, key=None))).error["code"] == "missing_api_key"
+
+
+async def test_the_models_are_listed_where_azures_clients_look(gateway: GatewayWorld) -> None:
+    for path in ("/openai/models?api-version=2024-10-21", "/openai/v1/models", "/openai/models/echo"):
+        assert (await gateway.ask(request(method="GET", path=path))).status == 200
+    assert gateway.control.passed == []

@@ -87,7 +87,7 @@ class _Asked(msgspec.Struct, kw_only=True):
 
 
 class OllamaChat(_Asked, kw_only=True):
-    messages: list[OllamaMessage]
+    messages: list[OllamaMessage] | None = None
     tools: list[dict[str, Any]] | None = None
 
 
@@ -118,10 +118,8 @@ class OllamaEmbeddings(msgspec.Struct, kw_only=True):
 
 def chat_request(asked: OllamaChat) -> ChatRequest:
     """Return the same chat in OpenAI's form. Raise InvalidInput for what cannot be honoured."""
-    if not asked.messages:
-        raise InvalidInput("messages", "must not be empty")
     calls: list[str] = []
-    messages = [_message(message, calls) for message in asked.messages]
+    messages = [_message(message, calls) for message in asked.messages or ()]
     return ChatRequest(messages=messages, tools=asked.tools or None, **_wishes(asked))
 
 
@@ -341,9 +339,9 @@ def _end(stamp: OllamaStamp, counts: Counts, timings: Reply) -> dict[str, Any]:
     return end
 
 
-def loaded_answer(stamp: OllamaStamp) -> bytes:
-    """Return the answer to an empty prompt, by which clients have a model loaded."""
-    return _encode(stamp.line(response="", done=True, done_reason="load"))
+def loaded_answer(stamp: OllamaStamp, form: ChatForm | TextForm) -> bytes:
+    """Return the answer to a question without a prompt or messages, by which clients have a model loaded."""
+    return _encode(stamp.line(**form.said(""), done=True, done_reason="load"))
 
 
 def embed_answer(vectors: Sequence[Sequence[float]], stamp: OllamaStamp, *, tokens: int) -> bytes:

@@ -54,6 +54,15 @@ async def test_a_model_can_be_asked_once_it_was_added(frontend: Frontend) -> Non
         assert (added.status, names) == (200, {"echo"})
 
 
+async def test_gateways_know_when_a_model_became_what_it_is(frontend: Frontend) -> None:
+    async with gateway(frontend):
+        await frontend.call("POST", "/models/import", MODEL, content_type=YAML)
+        view = frontend.control.context.serving.view.current
+        assert view is not None
+        changed_at = frontend.control.context.models.catalogue.rows["echo"].changed_at
+        assert view.models["echo"].created == int(changed_at.timestamp()) > 0
+
+
 async def test_a_model_is_gone_or_back_once_it_was_disabled_or_enabled(frontend: Frontend) -> None:
     async with gateway(frontend) as names:
         await frontend.call("POST", "/models/import", MODEL, content_type=YAML)

@@ -284,6 +284,29 @@ async def test_openais_clients_read_in_their_form_that_there_is_no_such_route(
     assert f"{method} {path}" in error["message"]
 
 
+@pytest.mark.parametrize(
+    ("path", "hint"),
+    [
+        ("/v1/v1/messages", "the client's base URL has /v1 already"),
+        ("/v1/api/chat", "the base URL of Ollama's clients is without /v1"),
+        ("/ollama/api/version", "without /ollama"),
+        ("/openai/deployments/m", "/openai/deployments/NAME/chat/completions"),
+        ("/v1/audio/translations", "/v1/audio/transcriptions writes down"),
+        ("/v1/responses/resp_1", "send the whole conversation to POST /v1/responses"),
+        ("/v1/files", "nothing that clients send is kept"),
+        ("/v1/unheard", "/docs lists all"),
+    ],
+)
+async def test_clients_that_ask_in_the_wrong_place_are_told_where_to_go(
+    frontend: Frontend, path: str, hint: str
+) -> None:
+    for method in ("GET", "POST"):
+        missing = await frontend.call(method, path)
+        message = missing.json()["error"]["message"]
+        assert (missing.status, message.startswith(f"no such route: {method} {path}; ")) == (404, True)
+        assert hint in message
+
+
 async def test_openais_clients_read_in_their_form_what_a_key_lacks(frontend: Frontend) -> None:
     path = "/v1/models/capabilities"
     nobody = await frontend.call("GET", path, key="")

@@ -156,7 +156,7 @@ class ViewKeeper:
         ]
         models = {
             spec.name: msgspec.structs.replace(
-                _entry_of(spec), affinity=affinity_of(rules.get(spec.name), sources.affinity)
+                self._model_entry(spec), affinity=affinity_of(rules.get(spec.name), sources.affinity)
             )
             for spec in sources.models.catalogue.models.values()
         }
@@ -218,7 +218,14 @@ class ViewKeeper:
         entry = self._models.get(name)
         if spec is None or entry is None:
             return spec is None and entry is None
-        return msgspec.structs.replace(entry, affinity=None) == _entry_of(spec)
+        return msgspec.structs.replace(entry, affinity=None) == self._model_entry(spec)
+
+    def _model_entry(self, spec: ModelSpec) -> ModelEntry:
+        """What gateways are told of a model, but for how its replicas are chosen."""
+        row = self._sources.models.rows.get(spec.name)
+        created = 0 if row is None else int(row.changed_at.timestamp())
+        uses = tuple(sorted(uses_of(spec.config)))
+        return ModelEntry(name=spec.name, alias_of=spec.alias_of, created=created, uses=uses)
 
     def _replica_entry(self, replica: Replica, node: Node | None, adapted: AdaptedUrl | None) -> ReplicaEntry | None:
         """None for what no request can be sent to."""
@@ -246,11 +253,6 @@ class ViewKeeper:
             front_port=replica.front_port,
             door=_door_of(node) if adapted is None else "",
         )
-
-
-def _entry_of(spec: ModelSpec) -> ModelEntry:
-    """What gateways are told of a model, but for how its replicas are chosen."""
-    return ModelEntry(name=spec.name, alias_of=spec.alias_of, uses=tuple(sorted(uses_of(spec.config))))
 
 
 def _door_of(node: Node) -> str:
