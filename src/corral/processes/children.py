@@ -165,11 +165,11 @@ class Children:
                 if member.child.final_when_ready and code in member.child.final_exit_codes:
                     raise failure_of(member.child, process, f"ended ({describe_exit(code)})", code)
                 process, failures = await self._restart(member, failures)
-        except CorralError as error:  # told in full by who runs the children
-            log.warning("child given up", extra={"event": "child.given_up", "child": member.child.name})
-            self._given_up.put_nowait(error)
         except Exception as error:
-            log.exception("child given up", extra={"event": "child.given_up", "child": member.child.name})
+            is_told = isinstance(error, CorralError)  # in full, by who runs the children
+            log.exception(
+                "child given up", exc_info=not is_told, extra={"event": "child.given_up", "child": member.child.name}
+            )
             self._given_up.put_nowait(error)
 
     async def _restart(self, member: _KeptChild, failures: int) -> tuple[ChildProcess, int]:

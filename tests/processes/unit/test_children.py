@@ -264,7 +264,7 @@ async def test_a_final_exit_code_of_a_supervisor_is_final_also_after_it_was_read
     with pytest.raises(ChildFailed, match=r"(?s)one ended.*wrong key") as failed:
         await children.run()
     assert failed.value.fields["exit_code"] == 78
-    assert [record.exc_info for record in caplog.records if record.message == "child given up"] == [None]
+    assert [bool(record.exc_info) for record in caplog.records if record.message == "child given up"] == [False]
 
 
 async def test_a_fault_in_a_check_is_not_hidden_by_restarts(children: Children, clock: HeldClock, pids: Pids) -> None:
