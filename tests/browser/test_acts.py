@@ -12,7 +12,7 @@ from playwright.sync_api import Locator, Page, Route, expect
 
 from tests.kit.workshop import Workshop, open_workshop
 
-from .conftest import Visits
+from .conftest import PHONE, Visits
 
 WORKERS = [f"w{number}" for number in range(1, 5)]
 FETCHING = re.compile(r"(\d+) % · (\d+) KiB of (\d+) KiB")
@@ -224,3 +224,14 @@ def test_a_session_that_ends_as_an_act_is_confirmed_is_renewed_in_place_and_the_
     assert len(workshop.operations("delete", "alpha")) == before + 1
     assert set(asked) == {asked[0]}
     assert [name for name in WORKERS if workshop.folder(name, "alpha").exists()] == []
+
+
+def test_what_is_installed_fits_a_phone_however_many_backends_there_are(visit: Visits, workshop: Workshop) -> None:
+    """The table is scrolled to the side inside of its frame; the words for screen readers in it must be, too."""
+    for backend in ("alpha", "beta", "gamma", "delta"):
+        workshop.operate("install", backend)
+        workshop.operate("delete", backend, ["w2"])
+    page = visit(workshop.url, key=workshop.key, path="/ui/backends/installed", size=PHONE).page
+    expect(page.get_by_text("not there").first).to_be_attached()
+    expect(page.get_by_role("row").filter(has_text="w2")).to_be_visible()
+    assert page.evaluate("() => document.documentElement.scrollWidth") == PHONE[0]

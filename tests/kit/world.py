@@ -298,6 +298,12 @@ class World:
         await node.listen(self.bus)
         self.stack.push_async_callback(node.stop)
 
+    async def beat(self, node_id: NodeId, name: str) -> None:
+        """A heartbeat of the Corral node of this name, and all that follows at once from it."""
+        answer = await self.frontend.call("POST", f"/api/node/{node_id}/heartbeat", {}, key=SECRET + name)
+        assert answer.status == 200, answer.body
+        await self.frontend.settle()
+
     async def again(self, *, storage: SharedStorage | None = None) -> Control:
         """Start another control on the same database."""
         control = await build_control(

@@ -98,14 +98,24 @@ def main() -> NoReturn:
     control would go into looking for garbage among it. Processes that live long choose another one when they run.
     """
     gc.set_threshold(_ALLOCATIONS)
+    _open_closed_streams()
     _replace_what_is_no_text()
     sys.exit(run(sys.argv[1:]))
+
+
+def _open_closed_streams() -> None:
+    """Lead standard streams that were closed (`>&-`) nowhere. Otherwise the next socket would get their number."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            lowest = os.open(os.devnull, os.O_RDWR)  # the number that was closed, as those below it are open
+            os.set_inheritable(lowest, True)
+            setattr(sys, name, open(lowest, mode, encoding="utf-8", errors="replace", closefd=False))  # noqa: SIM115
 
 
 def _replace_what_is_no_text() -> None:
     """Let no character end a command: neither one that a terminal's encoding lacks, nor bytes of another encoding."""
     for stream in (sys.stdin, sys.stdout):
-        if isinstance(stream, io.TextIOWrapper):  # None where the process was started without it
+        if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
 
 

@@ -29,6 +29,15 @@ _MEANINGS: Final = (
 """Each with words of other programs for the same act. They are only hints: each act has one name here."""
 
 
+_PLAIN: Final = {
+    "is not a valid integer range": "is not a whole number",
+    "is not a valid integer": "is not a whole number",
+    "is not a valid float range": "is not a number",
+    "is not a valid float": "is not a number",
+}
+"""Click's words for values of the wrong kind, and ours."""
+
+
 def describe_usage_error(error: click.ClickException) -> str:
     """One sentence that says what is wrong with the arguments, and what to do."""
     if isinstance(error, click.NoSuchOption):
@@ -36,6 +45,8 @@ def describe_usage_error(error: click.ClickException) -> str:
     if isinstance(error, click.NoSuchCommand) and error.ctx is not None:
         return _unknown_command(error.command_name, error.ctx)
     sentence = " ".join(error.format_message().split()).rstrip(".")  # click lists choices below each other
+    for theirs, ours in _PLAIN.items():
+        sentence = sentence.replace(theirs, ours)
     context = error.ctx if isinstance(error, click.UsageError) else None
     if context is None:
         return sentence

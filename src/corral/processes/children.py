@@ -166,7 +166,10 @@ class Children:
                     raise failure_of(member.child, process, f"ended ({describe_exit(code)})", code)
                 process, failures = await self._restart(member, failures)
         except Exception as error:
-            log.exception("child given up", extra={"event": "child.given_up", "child": member.child.name})
+            is_told = isinstance(error, CorralError)  # in full, by who runs the children
+            log.exception(
+                "child given up", exc_info=not is_told, extra={"event": "child.given_up", "child": member.child.name}
+            )
             self._given_up.put_nowait(error)
 
     async def _restart(self, member: _KeptChild, failures: int) -> tuple[ChildProcess, int]:

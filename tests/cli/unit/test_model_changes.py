@@ -152,6 +152,20 @@ class TestEdit:
         assert stat.S_IMODE(kept.stat().st_mode) == 0o600
         kept.unlink()
 
+    def test_an_editor_that_is_not_there_is_named_and_nothing_is_asked(
+        self, connected: Any, stored: Any, editor: Any, answers: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        editor()
+        monkeypatch.setenv("VISUAL", "no-such-editor")
+        questions = answers(False)
+        outcome = connected("models", "edit", "small")
+        assert (outcome.code, questions) == (73, [])
+        sentence = "no-such-editor cannot be started: No such file or directory; name an editor in $EDITOR"
+        assert f"error: {sentence}\n" in outcome.err
+        kept = Path(outcome.err.partition("--file ")[2].splitlines()[0])
+        assert kept.read_text() == OLD
+        kept.unlink()
+
     def test_no_change_is_no_change(self, connected: Any, stored: Any, editor: Any) -> None:
         editor(OLD)
         assert connected("models", "edit", "small").out == "Nothing was changed.\n"

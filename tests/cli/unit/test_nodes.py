@@ -218,7 +218,7 @@ class TestWhichNode:
     [
         ("approve", "is approved"),
         ("drain", "is draining"),
-        ("resume", "is not draining"),
+        ("resume", "is no longer draining"),
     ],
 )
 def test_steering_calls_the_route_and_tells_the_outcome(

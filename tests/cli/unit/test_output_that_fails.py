@@ -45,6 +45,17 @@ def test_a_full_disk_is_told_in_one_sentence(words: list[str], full_disk: int) -
     )
 
 
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_streams_end_no_command(closed: str, tmp_path: Path) -> None:
+    environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
+    line = f'"$@" {closed}'
+    finished = subprocess.run(
+        ["/bin/sh", "-c", line, "sh", *CORRAL, "doctor"], env=environment, capture_output=True, text=True, check=False
+    )
+    assert finished.returncode == 1, finished.stderr  # there is no fleet
+    assert finished.stderr == ""
+
+
 def test_what_a_terminal_cannot_show_is_replaced_and_ends_no_command(tmp_path: Path) -> None:
     environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "PYTHONIOENCODING": "latin-1"}
     finished = subprocess.run([*CORRAL, "doctor"], env=environment, capture_output=True, text=True, check=False)

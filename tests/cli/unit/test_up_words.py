@@ -37,9 +37,20 @@ def test_the_command_to_paste_works_from_the_same_shell(tmp_path: Path, monkeypa
     assert command_for(None, ".venv/bin/corral", monkeypatch) == ".venv/bin/corral nodes list"
 
 
-def test_started_as_a_module_the_command_is_a_module_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_started_as_a_module_the_command_is_the_program_beside_python(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`corral run --up` starts `corral up` as a module; what that offers is for the person who typed the former."""
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    program = tmp_path / "corral"
     monkeypatch.setenv("PATH", "/nowhere")
-    assert command_for(None, "/x/corral/__main__.py", monkeypatch) == f"{sys.executable} -m corral nodes list"
+    assert command_for(None, "/x/corral/__main__.py", monkeypatch) == f"{tmp_path}/python -m corral nodes list"
+
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    assert command_for(None, "/x/corral/__main__.py", monkeypatch) == f"{program} nodes list"
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert command_for(None, "/x/corral/__main__.py", monkeypatch) == "corral nodes list"
 
 
 def test_words_on_a_terminal(capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -149,6 +149,18 @@ def test_what_can_be_chosen_stands_in_the_same_line(corral: Any, words: tuple[st
     assert corral(*words).err == f"error: {sentence}; see: corral {' '.join(words[:2])} --help\n"
 
 
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("models", "scale", "m", "x"), "Invalid value for '[REPLICAS]': 'x' is not a whole number"),
+        (("models", "scale", "m", "1.5"), "Invalid value for '[REPLICAS]': '1.5' is not a whole number"),
+        (("chat", "m", "--temperature", "hot"), "Invalid value for '--temperature': 'hot' is not a number"),
+    ],
+)
+def test_a_number_that_is_none_is_told_in_plain_words(corral: Any, words: tuple[str, ...], sentence: str) -> None:
+    assert corral(*words).err.startswith(f"error: {sentence}; see: corral")
+
+
 @pytest.mark.parametrize("words", [(), ("nodes",), ("nodes", "list"), ("help",)])
 def test_help_is_a_command_as_well_as_a_flag(corral: Any, words: tuple[str, ...]) -> None:
     asked, flagged = corral("help", *words), corral(*words, "--help")

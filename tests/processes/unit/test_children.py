@@ -252,7 +252,7 @@ async def test_a_final_exit_code_of_a_child_that_was_ready_earns_one_more_start(
 
 
 async def test_a_final_exit_code_of_a_supervisor_is_final_also_after_it_was_ready(
-    children: Children, tmp_path: Path
+    children: Children, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     go = tmp_path / "go"
     os.mkfifo(go)
@@ -264,6 +264,7 @@ async def test_a_final_exit_code_of_a_supervisor_is_final_also_after_it_was_read
     with pytest.raises(ChildFailed, match=r"(?s)one ended.*wrong key") as failed:
         await children.run()
     assert failed.value.fields["exit_code"] == 78
+    assert [bool(record.exc_info) for record in caplog.records if record.message == "child given up"] == [False]
 
 
 async def test_a_fault_in_a_check_is_not_hidden_by_restarts(children: Children, clock: HeldClock, pids: Pids) -> None:

@@ -120,14 +120,14 @@ class Draft:
             draft.write(self._current.text)
         while True:
             try:
-                click.edit(filename=name)
+                _open_editor(name)
                 text = read_text(name)
                 checked = self._checked(text)
             except (PeerRefused, InvalidInput, click.ClickException) as error:
                 print_error(error.message)
                 if not click.confirm("Edit it again?", default=True, err=True):
                     self._give_up()
-            except BaseException:  # the frontend is away, or Ctrl-C
+            except BaseException:  # the frontend is away, there is no editor, or Ctrl-C
                 self._say_kept()
                 raise
             else:
@@ -170,6 +170,19 @@ class Draft:
         if self._path is not None:
             again = shlex.join(["corral", "models", "edit", self._model, "--file", str(self._path)])
             click.echo(f"Your text is in {self._path}; go on with: {again}", err=True)
+
+
+def _open_editor(file: str) -> None:
+    """Let a person edit the file. PathNotUsable when the editor cannot be started: asking again would not help."""
+    try:
+        click.edit(filename=file)
+    except click.ClickException as error:
+        if not isinstance(error.__cause__, OSError):
+            raise
+        editor = error.message.partition(":")[0]
+        raise PathNotUsable(
+            f"{editor} cannot be started: {error.__cause__.strerror}; name an editor in $EDITOR"
+        ) from error
 
 
 @click.command(cls=CorralCommand)

@@ -206,7 +206,7 @@ def drain_node(node: str, wait: bool, force: bool, only_plan: bool, within: time
     return ExitCode.OK
 
 
-_add_verb("resume", "is not draining", "End a drain.")
+_add_verb("resume", "is no longer draining", "End a drain.")
 
 
 @nodes.command("remove", cls=CorralCommand)

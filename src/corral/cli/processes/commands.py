@@ -80,9 +80,10 @@ def down() -> None:
 
 def client_command(settings: UpSettings, sources: "SettingSources", *words: str) -> str:
     """The command line that calls this fleet from the same shell."""
-    program = Path(sys.argv[0])
+    is_module = Path(sys.argv[0]).name == "__main__.py"
+    program = Path(sys.executable).with_name("corral") if is_module else Path(sys.argv[0])
     on_path = shutil.which("corral")
-    if program.name == "__main__.py":
+    if is_module and not program.exists():
         arguments = [sys.executable, "-m", "corral", *words]
     elif on_path is not None and Path(on_path).resolve() == program.resolve():
         arguments = ["corral", *words]  # the shell finds it by its name

@@ -321,7 +321,7 @@ class Orphans:
             if not was_stopped or process in self._stopped.get(node.id, frozenset()):
                 continue
             details = {"event": "process.orphaned", "node": node.id, "key": process.process_key}
-            log.warning("stopping a process that nothing explains", extra=details)
+            log.info("stopping a process that nothing explains", extra=details)
             data = {
                 "name": node.name,
                 "process": process.process_key,

@@ -46,3 +46,5 @@ def test_it_holds_while_control_is_deaf_and_for_some_heartbeats_after() -> None:
     for seconds, holds in ((0, True), (29, True), (30, False), (-5, False)):
         reason = judge(calm, HEARS, recovered_at=NOW - seconds * SECOND, now=NOW, policy=POLICY)
         assert bool(reason) is holds
+    reason = judge(calm, HEARS, recovered_at=NOW - 12 * SECOND, now=NOW, policy=POLICY)
+    assert reason == "control could not hear until 12 s ago; for 18 s more it waits for its nodes"

@@ -395,6 +395,8 @@ async def test_a_report_that_may_prove_what_is_waited_for_wakes_the_dispatcher(h
 
 async def test_nobody_listening_makes_the_node_unhealthy_and_keeps_the_intent(world: World) -> None:
     node = await world.backends("w")
+    await world.clock.advance(timedelta(seconds=1))
+    await world.beat(node.node_id, "w")
     await node.stop()
     await world.clock.advance(timedelta(seconds=1))
     operation = await done(world)
@@ -414,9 +416,7 @@ async def waited_for_until_it_came_back(world: World) -> Operation:
         await world.frontend.settle()
     operation = await done(world)
     assert (operation.state, verbs(node)) == (OperationState.WAITING, [])
-    beat = await world.frontend.call("POST", f"/api/node/{node.node_id}/heartbeat", {}, key="s" * 40 + "w")
-    assert beat.status == 200
-    await world.frontend.settle()
+    await world.beat(node.node_id, "w")
     return operation
 
 

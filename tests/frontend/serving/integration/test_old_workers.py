@@ -46,6 +46,8 @@ async def test_a_worker_that_cannot_say_what_runs_is_not_taken_for_gone(world: W
 async def test_a_worker_where_nobody_listens_at_all_is_gone(world: World) -> None:
     node = await world.backends("w1")
     await world.clock.advance(timedelta(seconds=1))
+    await world.beat(node.node_id, "w1")
+    await world.clock.advance(timedelta(seconds=1))
     await node.stop()
 
     answer = await world.frontend.call("POST", f"/api/nodes/{node.node_id}/models/unload", {"model_name": "small"})

@@ -438,13 +438,20 @@ async def test_no_value_of_one_node_can_fail_the_batch_of_others(nodes: Nodes) -
 
 
 async def test_a_node_that_did_not_respond_is_marked_until_its_next_heartbeat(nodes: Nodes) -> None:
-    node = await stored(nodes)
+    node = await stored(nodes, last_heartbeat=after(1))
     assert await nodes.mark_no_responders([node.id], at=after(5)) == {node.id}
     marked = await reread(nodes, node)
     assert marked.facts.no_responders_at == after(5)
 
     await nodes.beat([AcceptedHeartbeat(before=marked, node=beaten(marked, 10), next_look=None)])
     assert (await reread(nodes, node)).facts.no_responders_at is None
+
+
+async def test_a_node_that_has_only_registered_is_not_marked_as_it_cannot_listen_yet(nodes: Nodes) -> None:
+    node = await stored(nodes)
+
+    assert not await nodes.mark_no_responders([node.id], at=after(1))
+    assert await nodes.get(node.id) == node
 
 
 async def test_a_mark_older_than_the_last_heartbeat_is_refused(nodes: Nodes) -> None:
@@ -456,7 +463,7 @@ async def test_a_mark_older_than_the_last_heartbeat_is_refused(nodes: Nodes) -> 
 
 
 async def test_a_mark_stays_when_a_heartbeat_from_before_it_is_written_late(nodes: Nodes) -> None:
-    node = await stored(nodes)
+    node = await stored(nodes, last_heartbeat=after(1))
     earlier = beaten(node, 10)
     assert await nodes.mark_no_responders([node.id], at=after(11))
     await nodes.beat([AcceptedHeartbeat(before=node, node=earlier, next_look=None)])
@@ -465,7 +472,7 @@ async def test_a_mark_stays_when_a_heartbeat_from_before_it_is_written_late(node
 
 
 async def test_a_second_mark_keeps_the_first(nodes: Nodes) -> None:
-    node = await stored(nodes)
+    node = await stored(nodes, last_heartbeat=after(1))
 
     assert await nodes.mark_no_responders([node.id], at=after(5))
     assert not await nodes.mark_no_responders([node.id], at=after(6))
@@ -522,7 +529,7 @@ async def test_a_heartbeat_decided_before_a_change_does_not_put_off_the_look_at_
 
 
 async def test_a_mark_makes_the_node_due(nodes: Nodes) -> None:
-    node = await stored(nodes)
+    node = await stored(nodes, last_heartbeat=after(1))
     await settle(nodes, node)
     await nodes.mark_no_responders([node.id], at=after(5))
 
@@ -561,7 +568,7 @@ async def test_of_many_looks_each_is_written_that_was_at_the_node_as_it_is(nodes
 
 
 async def test_many_are_marked_at_once(nodes: Nodes) -> None:
-    first, second, heard = await stored(nodes), await stored(nodes), await stored(nodes, last_heartbeat=after(10))
+    first, second, heard = [await stored(nodes, last_heartbeat=after(seconds)) for seconds in (1, 1, 10)]
 
     assert await nodes.mark_no_responders([first.id, second.id, heard.id], at=after(5)) == {first.id, second.id}
     assert (await reread(nodes, second)).facts.no_responders_at == after(5)
@@ -590,7 +597,7 @@ async def changed_by_a_mark(nodes: Nodes, node: Node) -> None:
 
 @pytest.mark.parametrize("change", [changed_by_people, changed_by_a_heartbeat, changed_by_a_mark])
 async def test_what_was_decided_on_older_facts_is_neither_announced_nor_settled(nodes: Nodes, change: Change) -> None:
-    node = await stored(nodes)
+    node = await stored(nodes, last_heartbeat=after(1))
     await change(nodes, node)
     before = await due(nodes, 10**6)
 

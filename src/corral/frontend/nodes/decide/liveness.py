@@ -186,7 +186,11 @@ def judge(pulse: Pulse, hearing: Hearing, *, recovered_at: datetime | None, now:
     if deaf > policy.tolerated_deafness:
         return f"control has heard nothing for {deaf.total_seconds():.0f} s"
     if recovered_at is not None and timedelta(0) <= now - recovered_at < policy.recovery:
-        return f"control could not hear until {(now - recovered_at).total_seconds():.0f} s ago"
+        since, left = now - recovered_at, recovered_at + policy.recovery - now
+        return (
+            f"control could not hear until {since.total_seconds():.0f} s ago; "
+            f"for {left.total_seconds():.0f} s more it waits for its nodes"
+        )
     all_of_them = pulse.heard + pulse.silent
     if pulse.silent >= policy.fewest and pulse.silent > policy.share * all_of_them:
         return f"{pulse.silent} of {all_of_them} nodes went silent together"

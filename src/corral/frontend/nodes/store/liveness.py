@@ -190,8 +190,17 @@ async def judge(connection: AsyncConnection, looks: Sequence[NodeLook], at: date
 
 
 async def mark_no_responders(connection: AsyncConnection, ids: Sequence[NodeId], at: datetime) -> set[NodeId]:
-    """Mark those that were not heard since and are not marked already, and have health look at them; returns which."""
-    unheard = and_(among(connection, nodes.c.id, ids), nodes.c.last_heartbeat < at, nodes.c.no_responders_at.is_(None))
+    """Mark those that were not heard since and are not marked already, and have health look at them; returns which.
+
+    Not one that has only registered: it learns by that where it listens, and beats once it does. If it never beats, its
+    silence tells.
+    """
+    unheard = and_(
+        among(connection, nodes.c.id, ids),
+        nodes.c.last_heartbeat < at,
+        nodes.c.last_heartbeat > nodes.c.registered_at,
+        nodes.c.no_responders_at.is_(None),
+    )
     silent = set((await connection.execute(_locked(select(nodes.c.id).where(unheard)))).scalars())
     if silent:
         mark = update(nodes).where(among(connection, nodes.c.id, sorted(silent)))
