@@ -114,7 +114,7 @@ def _watch(client: ApiClient, models: Sequence[str], nodes: Sequence[str]) -> No
         return
 
 
-def replica_table(replicas: Sequence[ReplicaView], now: datetime, *, width: int | None = None) -> "Table":
+def replica_table(replicas: Sequence[ReplicaView], now: datetime) -> "Table":
     columns: Sequence[Column[ReplicaView]] = (
         Column(title="MODEL", cell=lambda replica: plain(replica.model)),
         Column(title="NODE", cell=lambda replica: plain(replica.node or replica.node_id)),
@@ -127,7 +127,7 @@ def replica_table(replicas: Sequence[ReplicaView], now: datetime, *, width: int 
         Column(title="GPUS", cell=lambda replica: plain(", ".join(replica.cards) or "–"), least_width=110),
         Column(title="WANTED", cell=lambda replica: plain(replica.why), least_width=130),
     )
-    return table(columns, replicas, width=width)
+    return table(columns, replicas)
 
 
 def replica_summary(replicas: Sequence[ReplicaView]) -> str:

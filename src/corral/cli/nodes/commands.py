@@ -139,20 +139,6 @@ def node_files(node: str, as_json: bool) -> None:
     show_view(view, lambda: files_table(view), as_json=as_json)
 
 
-def _add_verb(verb: str, outcome: str, help: str) -> None:
-    """Add a command that sends one of the verbs for a node, and reports the node's status afterwards."""
-
-    @nodes.command(verb, cls=CorralCommand, help=help)
-    @node_argument
-    @json_option
-    @connected
-    def steer(node: str, as_json: bool) -> None:
-        client = open_client()
-        changed = client.post(api_path("nodes", find_node(client, node).id, verb), NodeDetail)
-        sentence = f"{changed.name} ({changed.id}) {outcome}; its status is {changed.status}"
-        answer(changed, sentence, as_json=as_json)
-
-
 for command in (invite, list_invitations, uninvite, list_cards, put_card):
     nodes.add_command(command)
 
@@ -206,7 +192,16 @@ def drain_node(node: str, wait: bool, force: bool, only_plan: bool, within: time
     return ExitCode.OK
 
 
-_add_verb("resume", "is not draining", "End a drain.")
+@nodes.command("resume", cls=CorralCommand)
+@node_argument
+@json_option
+@connected
+def resume_node(node: str, as_json: bool) -> None:
+    """End a drain."""
+    client = open_client()
+    changed = client.post(api_path("nodes", find_node(client, node).id, "resume"), NodeDetail)
+    sentence = f"{changed.name} ({changed.id}) is not draining; its status is {changed.status}"
+    answer(changed, sentence, as_json=as_json)
 
 
 @nodes.command("remove", cls=CorralCommand)
