@@ -27,9 +27,9 @@ from corral.frontend.operations.routes import starting as operations_starting
 from corral.frontend.operations.routes import streams as operation_streams
 from corral.frontend.record import routes as events
 from corral.frontend.rules import routes as fleet_rules
-from corral.frontend.serving.routes import act_plans, placement, scheduling
 from corral.frontend.serving.routes import files as node_files
 from corral.frontend.serving.routes import gateways as serving
+from corral.frontend.serving.routes import placement, scheduling
 
 ROUTES: Final[tuple[RouteSpec, ...]] = (
     *vitals.ROUTES,
@@ -52,7 +52,6 @@ ROUTES: Final[tuple[RouteSpec, ...]] = (
     *localai_models.ROUTES,
     *localai_changes.ROUTES,
     *localai_offers.ROUTES,
-    *act_plans.ROUTES,
     *placement.ROUTES,
     *models.ROUTES,
     *model_changes.ROUTES,
