@@ -24,7 +24,6 @@ from corral.frontend.nodes.routes import native as nodes_native
 from corral.frontend.operations.routes import localai as operations
 from corral.frontend.operations.routes import native as operations_native
 from corral.frontend.operations.routes import starting as operations_starting
-from corral.frontend.operations.routes import streams as operation_streams
 from corral.frontend.record import routes as events
 from corral.frontend.rules import routes as fleet_rules
 from corral.frontend.serving.routes import files as node_files
@@ -45,7 +44,6 @@ ROUTES: Final[tuple[RouteSpec, ...]] = (
     *backend_lists.ROUTES,
     *backend_policies.ROUTES,
     *operations.ROUTES,
-    *operation_streams.ROUTES,  # before the operations: none of them is called `stream`
     *operations_starting.ROUTES,
     *operations_native.ROUTES,
     *fleet_rules.ROUTES,
