@@ -7,6 +7,7 @@ import msgspec
 
 from corral.base.tasks import Poke
 from corral.frontend.access.fleet_tls import FleetTls
+from corral.frontend.nodes.admission import NodeAdmission
 from corral.frontend.nodes.client import NodeClient
 from corral.frontend.nodes.contacts import NodeContacts, NodeDoors, NodeTokens
 from corral.frontend.nodes.decide.liveness import BrakePolicy, LivenessPolicy
@@ -49,6 +50,7 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
 class NodesRoom(msgspec.Struct, frozen=True, kw_only=True):
     store: Nodes
     fleet: Fleet
+    admission: NodeAdmission
     registry: NodeRegistry
     invitations: Invitations
     fleet_key: FleetKey
@@ -91,7 +93,7 @@ class NodesRoom(msgspec.Struct, frozen=True, kw_only=True):
         return cls(
             store=nodes,
             fleet=fleet,
-            registry=NodeRegistry(
+            admission=NodeAdmission(
                 nodes,
                 foundation.secrets,
                 feed,
@@ -101,6 +103,9 @@ class NodesRoom(msgspec.Struct, frozen=True, kw_only=True):
                 policy=settings.admission,
                 nats_users=issuer,
                 revocations=revocations.poke,
+            ),
+            registry=NodeRegistry(
+                nodes, feed, clock, health=health.poke, nats_users=issuer, revocations=revocations.poke
             ),
             invitations=Invitations(InvitationStore(foundation.database), feed, clock),
             fleet_key=fleet_key,

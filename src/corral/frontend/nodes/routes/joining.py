@@ -88,7 +88,7 @@ async def check_join(context: AdminContext, request: Request, caller: Caller) ->
     presented, source = "" if caller.claim is None else caller.claim.presented, source_of(host)
     sentence = ""
     is_known = await context.access.authenticator.join_token(presented) is not None
-    if not is_known and not await context.nodes.registry.knows_secret(hash_secret(presented)):
+    if not is_known and not await context.nodes.admission.knows_secret(hash_secret(presented)):
         invitation = await context.nodes.invitations.find(presented, source=source)
         if invitation is None:
             return answer(
