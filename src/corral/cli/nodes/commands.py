@@ -1,6 +1,5 @@
 """`corral nodes`: see and steer the machines of the fleet."""
 
-import time
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
@@ -21,8 +20,8 @@ from corral.cli.operations.watch import within_option
 from corral.cli.options import CorralCommand, confirm, need_terminal, warn
 from corral.cli.output import (
     answer,
-    console,
     json_option,
+    keep_showing,
     print_json_list,
     show,
     show_view,
@@ -36,9 +35,6 @@ from corral.wire.state_words import Subject, state_word
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
-
-
-_WATCH_SECONDS = 1.0
 
 
 @click.group()
@@ -93,7 +89,6 @@ def _listing(nodes: Sequence[NodeDetail], *, filtered: bool) -> "RenderableType"
 def _watch(client: ApiClient, query: Sequence[tuple[str, str]]) -> None:
     """Show the list again every second, also while the frontend does not answer."""
     from rich.console import Group
-    from rich.live import Live
     from rich.text import Text
 
     def look() -> "RenderableType":
@@ -105,13 +100,7 @@ def _watch(client: ApiClient, query: Sequence[tuple[str, str]]) -> None:
         warnings = [Text(printable(_alarm_text(alarm)), style="bold red") for alarm in alarms]
         return Group(*warnings, _listing(nodes, filtered=bool(query)), Text(node_summary(nodes), style="dim"))
 
-    try:
-        with Live(look(), console=console(), auto_refresh=False) as live:
-            while True:
-                time.sleep(_WATCH_SECONDS)
-                live.update(look(), refresh=True)
-    except KeyboardInterrupt:
-        return
+    keep_showing(look)
 
 
 @nodes.command("show", cls=CorralCommand)
