@@ -3,7 +3,7 @@
 from typing import Final
 
 from corral.frontend.access.routes import keys, sessions, users
-from corral.frontend.api import pages, web_page
+from corral.frontend.api import web_page
 from corral.frontend.api.route import RouteSpec
 from corral.frontend.backends.routes import localai as backends
 from corral.frontend.backends.routes import native as backend_lists
@@ -63,6 +63,5 @@ ROUTES: Final[tuple[RouteSpec, ...]] = (
     *sessions.ROUTES,
     *events.ROUTES,
     *live.ROUTES,
-    *pages.ROUTES,
     *web_page.ROUTES,
 )
