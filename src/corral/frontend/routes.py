@@ -16,7 +16,7 @@ from corral.frontend.models.routes import galleries as model_galleries
 from corral.frontend.models.routes import localai as localai_models
 from corral.frontend.models.routes import localai_changes, localai_offers, pulls
 from corral.frontend.models.routes import native as models
-from corral.frontend.nodes.routes import certificates, joining
+from corral.frontend.nodes.routes import joining
 from corral.frontend.nodes.routes import localai as nodes
 from corral.frontend.nodes.routes import localai_self as node_self
 from corral.frontend.nodes.routes import logs as node_logs
@@ -34,7 +34,6 @@ ROUTES: Final[tuple[RouteSpec, ...]] = (
     *vitals.ROUTES,
     *metrics.ROUTES,
     *node_self.ROUTES,
-    *certificates.ROUTES,
     *scheduling.ROUTES,  # before the nodes: none of them is called `scheduling`
     *nodes.ROUTES,
     *nodes_native.ROUTES,
