@@ -269,7 +269,7 @@ class RegistryMachine(RuleBasedStateMachine):
         )
         trusted_by = "corral up" if act.detail.endswith("+") else None
         accepted = secret or _SHARED_TOKEN
-        await context.nodes.registry.register(registration, secret=accepted, trusted_by=trusted_by)
+        await context.nodes.admission.register(registration, secret=accepted, trusted_by=trusted_by)
 
     async def _change(self, act: Act, node_id: NodeId, context: AdminContext) -> None:
         registry = context.nodes.registry

@@ -7,14 +7,16 @@ from typing import Final, Generic, TypeVar, cast
 
 from corral.base.errors import CorralError
 
+_MOST_SLOW: Final = 10_000
+"""How many may go on without a slot."""
+
 
 class Lane:
     """Limits how many run at once. One that takes longer than most gives its slot back and goes on without it."""
 
-    def __init__(self, slots: int, *, patience: timedelta, most_slow: int = 10_000) -> None:
+    def __init__(self, slots: int, *, patience: timedelta) -> None:
         self.free = asyncio.Semaphore(slots)
         self.patience = patience.total_seconds()
-        self.most_slow = most_slow
         self.slow = 0
         """How many go on without a slot."""
 
@@ -44,7 +46,7 @@ class Slot:
             self._lane.free.release()
 
     def _let_others_pass(self) -> None:
-        if self._lane.slow < self._lane.most_slow:
+        if self._lane.slow < _MOST_SLOW:
             self._is_slow = True
             self._lane.slow += 1
             self._lane.free.release()

@@ -27,7 +27,7 @@ from corral.base.processes import (
 from corral.base.tasks import start_task
 from corral.base.unreadable_json import UNREADABLE_JSON
 
-STOP_GRACE: Final = timedelta(seconds=5)
+_STOP_GRACE: Final = timedelta(seconds=5)
 _MAX_LINE_BYTES: Final = 256 * 1024
 
 ProgressT = TypeVar("ProgressT")
@@ -67,17 +67,11 @@ class ReportingChild(Generic[ProgressT, ResultT]):
     """
 
     def __init__(
-        self,
-        kind: ReportingKind[ProgressT, ResultT],
-        order: msgspec.Struct,
-        *,
-        environment: Mapping[str, str],
-        stop_grace: timedelta = STOP_GRACE,
+        self, kind: ReportingKind[ProgressT, ResultT], order: msgspec.Struct, *, environment: Mapping[str, str]
     ) -> None:
         self._kind = kind
         self._order_bytes = msgspec.json.encode(order)
         self._environment = basic_environment(environment)
-        self._stop_grace = stop_grace
         self._unfinished = b""
         self._stderr = OutputTail()
         self._process: ChildProcess | None = None
@@ -141,7 +135,7 @@ class ReportingChild(Generic[ProgressT, ResultT]):
     async def _end(self) -> None:
         """Stop the process. A child that has reported its result ends by itself; the wait for it is bounded."""
         if self._process is not None:
-            await self._process.stop(self._stop_grace)
+            await self._process.stop(_STOP_GRACE)
         if self._watching is not None:
             await asyncio.wait({self._watching})
 

@@ -103,7 +103,7 @@ def _number(text: str) -> object:
     return float(text.replace(".", "", 1)) if _INFINITE.fullmatch(text) else text
 
 
-def read_document(text: str, limits: YamlLimits, scalar: ScalarReader = as_value, *, lines_before: int = 0) -> object:
+def read_document(text: str, limits: YamlLimits, *, lines_before: int = 0) -> object:
     """Return the value of a document; None if it is empty. Raise one of UNREADABLE, also for a key given twice.
 
     An escaped apostrophe within double quotes is read as LocalAI reads it, though it is no YAML. `lines_before` are
@@ -111,13 +111,13 @@ def read_document(text: str, limits: YamlLimits, scalar: ScalarReader = as_value
     """
     for _ in range(_MOST_APOSTROPHES):
         try:
-            return _built_document(text, limits, scalar, lines_before)
+            return _built_document(text, limits, lines_before)
         except ScannerError as error:
             repaired = _with_plain_apostrophe(text, error)
             if repaired is None:
                 raise
             text = repaired
-    return _built_document(text, limits, scalar, lines_before)
+    return _built_document(text, limits, lines_before)
 
 
 def _with_plain_apostrophe(text: str, error: ScannerError) -> str | None:
@@ -134,8 +134,8 @@ def _with_plain_apostrophe(text: str, error: ScannerError) -> str | None:
     return "\n".join(lines)
 
 
-def _built_document(text: str, limits: YamlLimits, scalar: ScalarReader, lines_before: int) -> object:
-    weigher, builder = Weigher(limits), _ValueBuilder(scalar)
+def _built_document(text: str, limits: YamlLimits, lines_before: int) -> object:
+    weigher, builder = Weigher(limits), _ValueBuilder(as_value)
     weigher.lines_before = builder.lines_before = lines_before
     value: object = None
     for event in one_document(yaml.parse(text, Loader=LOADER), limits):

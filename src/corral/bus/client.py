@@ -19,7 +19,7 @@ from typing import Final, Self
 from corral.base.errors import BusPermissionDenied, BusUnavailable, CorralError
 from corral.base.retry import Backoff
 from corral.base.tasks import end_tasks, first_done, start_task, task_group
-from corral.bus.config import BusConfig, Endpoint
+from corral.bus.config import BusConfig, Endpoint, Servers
 from corral.bus.credentials import CredentialsProvider, credentials_of, tls_context
 from corral.bus.link import Arrival, Link, LinkFailed
 from corral.bus.port import (
@@ -33,7 +33,6 @@ from corral.bus.port import (
 )
 from corral.bus.problems import Problem, ProblemKind, Problems
 from corral.bus.replies import FRONTEND_INBOX, Replies
-from corral.bus.servers import Servers
 from corral.bus.subscriptions import Handlers, Interest, OpenSubscription
 
 log = logging.getLogger(__name__)

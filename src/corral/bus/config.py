@@ -1,6 +1,9 @@
-"""How to reach NATS: URLs of servers, made fit for logs, and the settings they come from."""
+"""How to reach NATS: URLs of servers, made fit for logs, which of them to try next, and the settings they come from."""
 
+import random
 import re
+from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
@@ -148,6 +151,42 @@ def _is_own(host: str) -> bool:
     except ValueError:
         return host.lower() == "localhost"
     return address.is_loopback or address.is_unspecified
+
+
+class Servers:
+    """The NATS servers of the configuration, and those that their cluster reported to the last connection."""
+
+    def __init__(self, urls: str) -> None:
+        """Raise InvalidInput for URLs that can never work; none at all is possible."""
+        configured = parse_endpoints(urls) if urls else ()
+        self._configured = random.sample(configured, len(configured))  # so that a fleet spreads over a cluster
+        self._endpoints = deque(self._configured)
+
+    def __len__(self) -> int:
+        return len(self._endpoints)
+
+    @property
+    def are_unknown(self) -> bool:
+        return not self._configured
+
+    @property
+    def have_tls(self) -> bool:
+        return any(endpoint.tls for endpoint in self._configured)
+
+    def next(self) -> Endpoint:
+        """Return the server to try now. After a loss, and after a failure, the others come first."""
+        endpoint = self._endpoints[0]
+        self._endpoints.rotate(-1)
+        return endpoint
+
+    def learn(self, siblings: Sequence[Endpoint]) -> None:
+        """Remember the cluster's other servers as a link knew them, and forget those that it no longer did."""
+        by_address = {(sibling.host, sibling.port): sibling for sibling in siblings}
+        current = by_address.keys() | {(endpoint.host, endpoint.port) for endpoint in self._configured}
+        remaining = {(endpoint.host, endpoint.port): endpoint for endpoint in self._endpoints}
+        remaining = {address: endpoint for address, endpoint in remaining.items() if address in current}
+        new = [sibling for address, sibling in by_address.items() if address not in remaining]
+        self._endpoints = deque([*new, *remaining.values()])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -76,14 +76,13 @@ class NatsServer:
     Without an explicit port it takes the one of last time, else 4222, else any free one, and keeps it from then on.
     """
 
-    def __init__(  # noqa: PLR0913 - each is a setting
+    def __init__(
         self,
         directory: Path,
         *,
         host: str = "127.0.0.1",
         port: int | None = None,
         port_setting: str = "nats-port",
-        executable: Path | None = None,
         connections: int | None = None,
         extra: Mapping[str, object] | None = None,
     ) -> None:
@@ -96,7 +95,6 @@ class NatsServer:
         self._local_host = _WILDCARDS.get(host, host)
         self._configured_port = port
         self._port_setting = port_setting
-        self._executable = executable
         self._extra = extra or {}
         self._name = f"corral-{secrets.token_hex(8)}"
         self._port: int | None = None
@@ -230,8 +228,9 @@ class NatsServer:
             pause = min(pause * 1.5, _LAST_LOOK_SECONDS)
 
     def _command(self) -> ChildCommand:
-        executable = self._executable or find_nats_server()
-        return ChildCommand(argv=[str(executable), "--config", str(self._config_file)], env={}, output=Output.TAIL)
+        return ChildCommand(
+            argv=[str(find_nats_server()), "--config", str(self._config_file)], env={}, output=Output.TAIL
+        )
 
     def _choose_port(self, saved_port: int | None) -> int:
         if self._configured_port is not None:

@@ -2,6 +2,7 @@
 
 import logging
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
@@ -20,6 +21,8 @@ T = TypeVar("T")
 
 WIDTH_OF_A_PIPE: Final = 400
 """Wide enough that programs which read a table never see a wrapped line."""
+_WATCH_SECONDS: Final = 1.0
+"""Between two looks at what is shown again and again."""
 _LEVEL_STYLES: Final = {"ok": "green", "warning": "yellow", "problem": "bold red"}
 
 
@@ -45,6 +48,19 @@ def show(content: "RenderableType") -> None:
     with output.capture() as captured:
         output.print(content)
     click.echo("\n".join(line.rstrip() for line in captured.get().splitlines()))
+
+
+def keep_showing(look: "Callable[[], RenderableType]") -> None:
+    """Show what `look` returns, and again every second, until Ctrl-C."""
+    from rich.live import Live
+
+    try:
+        with Live(look(), console=console(), auto_refresh=False) as live:
+            while True:
+                time.sleep(_WATCH_SECONDS)
+                live.update(look(), refresh=True)
+    except KeyboardInterrupt:
+        return
 
 
 def print_json(value: object) -> None:

@@ -3,7 +3,7 @@
 from typing import Final
 
 from corral.frontend.access.routes import keys, sessions, users
-from corral.frontend.api import pages, web_page
+from corral.frontend.api import web_page
 from corral.frontend.api.route import RouteSpec
 from corral.frontend.backends.routes import localai as backends
 from corral.frontend.backends.routes import native as backend_lists
@@ -16,7 +16,7 @@ from corral.frontend.models.routes import galleries as model_galleries
 from corral.frontend.models.routes import localai as localai_models
 from corral.frontend.models.routes import localai_changes, localai_offers, pulls
 from corral.frontend.models.routes import native as models
-from corral.frontend.nodes.routes import certificates, joining
+from corral.frontend.nodes.routes import joining
 from corral.frontend.nodes.routes import localai as nodes
 from corral.frontend.nodes.routes import localai_self as node_self
 from corral.frontend.nodes.routes import logs as node_logs
@@ -24,18 +24,16 @@ from corral.frontend.nodes.routes import native as nodes_native
 from corral.frontend.operations.routes import localai as operations
 from corral.frontend.operations.routes import native as operations_native
 from corral.frontend.operations.routes import starting as operations_starting
-from corral.frontend.operations.routes import streams as operation_streams
 from corral.frontend.record import routes as events
 from corral.frontend.rules import routes as fleet_rules
-from corral.frontend.serving.routes import act_plans, placement, scheduling
 from corral.frontend.serving.routes import files as node_files
 from corral.frontend.serving.routes import gateways as serving
+from corral.frontend.serving.routes import placement, scheduling
 
 ROUTES: Final[tuple[RouteSpec, ...]] = (
     *vitals.ROUTES,
     *metrics.ROUTES,
     *node_self.ROUTES,
-    *certificates.ROUTES,
     *scheduling.ROUTES,  # before the nodes: none of them is called `scheduling`
     *nodes.ROUTES,
     *nodes_native.ROUTES,
@@ -45,14 +43,12 @@ ROUTES: Final[tuple[RouteSpec, ...]] = (
     *backend_lists.ROUTES,
     *backend_policies.ROUTES,
     *operations.ROUTES,
-    *operation_streams.ROUTES,  # before the operations: none of them is called `stream`
     *operations_starting.ROUTES,
     *operations_native.ROUTES,
     *fleet_rules.ROUTES,
     *localai_models.ROUTES,
     *localai_changes.ROUTES,
     *localai_offers.ROUTES,
-    *act_plans.ROUTES,
     *placement.ROUTES,
     *models.ROUTES,
     *model_changes.ROUTES,
@@ -66,6 +62,5 @@ ROUTES: Final[tuple[RouteSpec, ...]] = (
     *sessions.ROUTES,
     *events.ROUTES,
     *live.ROUTES,
-    *pages.ROUTES,
     *web_page.ROUTES,
 )

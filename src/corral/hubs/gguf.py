@@ -97,16 +97,12 @@ class GgufFacts(PartlyPrinted, frozen=True, kw_only=True):
 
     architecture: str
     name: str = ""
-    size_label: str = ""
     licence: str = ""
     quantisation: str = ""
     kind: GgufKind = GgufKind.COMPLETION
     context_length: int = 0
     chat_template: str = ""
-    sees: bool = False
     hears: bool = False
-    split_count: int = 1
-    split_index: int = 0
     parameters: int = 0
     """In this file only, where the model is split; so also in its shape."""
     shape: WeightShape = msgspec.field(default_factory=WeightShape)
@@ -301,16 +297,12 @@ def _facts(metadata: Mapping[str, MetadataValue], sizes: TensorSizes) -> GgufFac
     return GgufFacts(
         architecture=architecture,
         name=_text(metadata, "general.name"),
-        size_label=_text(metadata, "general.size_label"),
         licence=_text(metadata, "general.license"),
         quantisation=_FILE_TYPES.get(number_at(metadata, "general.file_type", -1), ""),
         kind=_kind(metadata, architecture),
         context_length=number_at(metadata, f"{architecture}.context_length"),
         chat_template=_text(metadata, _CHAT_TEMPLATE),
-        sees=metadata.get("clip.has_vision_encoder") is True,
         hears=metadata.get("clip.has_audio_encoder") is True,
-        split_count=max(1, number_at(metadata, "split.count")),
-        split_index=number_at(metadata, "split.no"),
         parameters=sizes.parameters,
         shape=shape_of(architecture, metadata, sizes),
     )

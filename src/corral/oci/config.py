@@ -1,7 +1,7 @@
 """Settings for pulls, how an order for a puller is made from them, and whether a signature, a digest or a hash covers
 its sources. Does no network I/O."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -152,17 +152,11 @@ def make_order(
         policy = read_policy(verification or {})
     except InvalidInput as error:
         raise PolicyInvalid(f"the gallery's {error}") from error
-    parsed: dict[str, PullSource] = {}
-    for uri in sources:
-        with suppress(SourceInvalid):  # the puller reports it
-            parsed[uri] = parse_source(uri)
+    parsed = _parsed(sources)
     uncovered = (_gap(*pair, has_policy=policy is not None, sha256=content_pin.sha256) for pair in parsed.items())
     gaps = [gap for gap in uncovered if gap]
     if gaps and config.require_integrity:
         raise IntegrityRequired(f"{gaps[0]}, and {INTEGRITY_KNOB} asks for that")
-    logins = (*config.credentials, *stored.credentials)
-    images = [source.reference for source in parsed.values() if isinstance(source, RegistryImage)]
-    needed = dict.fromkeys(credential_for(logins, reference) for reference in images)
     order = PullOrder(
         sources=tuple(sources),
         target=str(target),
@@ -172,7 +166,7 @@ def make_order(
         sha256=content_pin.sha256,
         verification=policy,
         trusted_root=str(config.trusted_root or ""),
-        credentials=tuple(credential for credential in needed if credential is not None),
+        credentials=_needed(parsed.values(), (*config.credentials, *stored.credentials)),
         network=config.network,
         limits=config.limits,
         parallel=config.parallel,
@@ -181,3 +175,19 @@ def make_order(
     )
     warnings = [f"{gap}; whatever comes is installed unless {INTEGRITY_KNOB} is set" for gap in gaps]
     return order, (*stored.notes, *warnings)
+
+
+def _parsed(sources: Sequence[str]) -> dict[str, PullSource]:
+    """The sources that can be read. The puller reports the others."""
+    parsed: dict[str, PullSource] = {}
+    for uri in sources:
+        with suppress(SourceInvalid):
+            parsed[uri] = parse_source(uri)
+    return parsed
+
+
+def _needed(sources: Iterable[PullSource], logins: Sequence[Credential]) -> tuple[Credential, ...]:
+    """The logins that the registries of these sources want, each once."""
+    images = [source.reference for source in sources if isinstance(source, RegistryImage)]
+    needed = dict.fromkeys(credential_for(logins, reference) for reference in images)
+    return tuple(credential for credential in needed if credential is not None)

@@ -3,13 +3,12 @@
 import os
 import shutil
 from collections.abc import Mapping
-from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
-from corral.base.reporting_child import STOP_GRACE, ReportingChild, ReportingKind
+from corral.base.reporting_child import ReportingChild, ReportingKind
 from corral.oci.errors import ImageError, PullCancelled, PullerDied
 from corral.oci.orders import PullLine, PullOrder, PullProgress, PullResult
 from corral.oci.tree import empty, is_directory
@@ -34,8 +33,8 @@ class Puller(ReportingChild[PullProgress, PullResult]):
     unpacked.
     """
 
-    def __init__(self, order: PullOrder, *, environment: Mapping[str, str], stop_grace: timedelta = STOP_GRACE) -> None:
-        super().__init__(_KIND, order, environment=environment, stop_grace=stop_grace)
+    def __init__(self, order: PullOrder, *, environment: Mapping[str, str]) -> None:
+        super().__init__(_KIND, order, environment=environment)
         self._target = Path(order.target)
         self._was_there = self._is_foreign = False
 

@@ -32,7 +32,6 @@ from corral.frontend.config import ControlConfig
 from corral.frontend.diagnosis.readiness import ControlReadiness
 from corral.frontend.engines.addresses import place_of
 from corral.frontend.engines.room import EnginesRoom
-from corral.frontend.live.drifting import ProvenBackends
 from corral.frontend.live.pictures import PictureSources
 from corral.frontend.live.room import LiveRoom
 from corral.frontend.models.removal import ModelKind
@@ -238,7 +237,6 @@ def _build_live(
         serving=serving,
         readiness=readiness,
         sealing=sealing,
-        drift=ProvenBackends(rooms.operations.stores.intents),
     )
     return LiveRoom.build(foundation, rooms.record, sources, drain_within=config.room.drain)
 

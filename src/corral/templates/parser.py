@@ -147,9 +147,8 @@ class _Parser:
         self._index = min(self._index + 1, len(self._tokens) - 1)
         return token
 
-    def _at(self, kind: TokenKind, text: str = "") -> bool:
-        token = self._peek()
-        return token.kind is kind and text in ("", token.text)
+    def _at(self, kind: TokenKind) -> bool:
+        return self._peek().kind is kind
 
     def _at_keyword(self, *words: str) -> bool:
         return self._peek().kind is TokenKind.KEYWORD and self._peek().text in words

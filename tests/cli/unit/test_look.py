@@ -1,5 +1,6 @@
 """`corral why`, `ps` and `what-if`: where models are, why, and what a change would do."""
 
+import time
 from typing import Any
 
 import msgspec
@@ -170,6 +171,27 @@ def test_ps_tells_memory_requests_and_speed_and_what_is_not_known(
     assert connected("ps", "--json", "--watch").code == 64
     frontend.tell("GET /api/v1/replicas", ReplicaList(items=[]))
     assert connected("ps").out == "Nothing runs; a model is loaded when somebody asks for it.\n"
+
+
+@pytest.mark.parametrize(("words", "row"), [(("ps", "--watch"), "small"), (("nodes", "list", "--watch"), "gpu-1")])
+def test_what_is_watched_is_looked_at_again_until_ctrl_c(
+    connected: Any, frontend: Any, make_node: Any, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], row: str
+) -> None:
+    frontend.tell("GET /api/v1/replicas", ReplicaList(items=[replica()]))
+    frontend.tell_nodes(make_node("gpu-1", "n1"))
+    pauses: list[float] = []
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(time, "sleep", pause)
+    outcome = connected(*words)
+
+    assert (outcome.code, outcome.err, pauses) == (0, "", [1.0, 1.0, 1.0])
+    assert row in outcome.out
+    assert len(frontend.calls) == 3
 
 
 @pytest.mark.parametrize("watch", [(), ("--watch",)])

@@ -11,8 +11,8 @@ from corral.base.errors import PeerRefused, PeerUnavailable
 from corral.base.ids import NodeId
 from corral.wire.fleet_tls import FleetRole, IssuedCertificate
 from corral.wire.registration import Feature
-from corral.worker.door.certificates import LONGEST_SLEEP, RETRY, NodeCertificate
 from corral.worker.door.keeper import Door
+from corral.worker.door.tls_entrance import LONGEST_SLEEP, RETRY, NodeCertificate
 from corral.worker.membership.registration import AcceptedRegistration, Presence
 from tests.kit.clock import ManualClock
 from tests.kit.fleet_tls import NODE, OTHER_NODE, TestFleet, door_command

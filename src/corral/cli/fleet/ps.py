@@ -1,6 +1,5 @@
 """`corral ps`: what runs where, what it takes, and what it has to do."""
 
-import time
 from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -14,7 +13,7 @@ from corral.cli.client import ApiClient, api_path
 from corral.cli.connection import connected, open_client
 from corral.cli.names import complete_model, complete_node, find_nodes
 from corral.cli.options import CorralCommand
-from corral.cli.output import Column, console, json_option, plain, print_json_list, show, state_text, table
+from corral.cli.output import Column, json_option, keep_showing, plain, print_json_list, show, state_text, table
 from corral.cli.units import age
 from corral.wire.placement import ReplicaList
 from corral.wire.replicas import ReplicaView
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
-_WATCH_SECONDS: Final = 1.0
 _SERVING: Final = ("loaded", "unloading")
 _UNKNOWN: Final = "unknown"
 
@@ -94,7 +92,6 @@ def _listing(replicas: Sequence[ReplicaView], now: datetime, *, filtered: bool) 
 def _watch(client: ApiClient, models: Sequence[str], nodes: Sequence[str]) -> None:
     """Show the list again every second, also while the frontend does not answer."""
     from rich.console import Group
-    from rich.live import Live
     from rich.text import Text
 
     def look() -> "RenderableType":
@@ -105,16 +102,10 @@ def _watch(client: ApiClient, models: Sequence[str], nodes: Sequence[str]) -> No
         listing = _listing(replicas, datetime.now(UTC), filtered=bool(models or nodes))
         return Group(listing, Text(replica_summary(replicas), style="dim"))
 
-    try:
-        with Live(look(), console=console(), auto_refresh=False) as live:
-            while True:
-                time.sleep(_WATCH_SECONDS)
-                live.update(look(), refresh=True)
-    except KeyboardInterrupt:
-        return
+    keep_showing(look)
 
 
-def replica_table(replicas: Sequence[ReplicaView], now: datetime, *, width: int | None = None) -> "Table":
+def replica_table(replicas: Sequence[ReplicaView], now: datetime) -> "Table":
     columns: Sequence[Column[ReplicaView]] = (
         Column(title="MODEL", cell=lambda replica: plain(replica.model)),
         Column(title="NODE", cell=lambda replica: plain(replica.node or replica.node_id)),
@@ -127,7 +118,7 @@ def replica_table(replicas: Sequence[ReplicaView], now: datetime, *, width: int 
         Column(title="GPUS", cell=lambda replica: plain(", ".join(replica.cards) or "–"), least_width=110),
         Column(title="WANTED", cell=lambda replica: plain(replica.why), least_width=130),
     )
-    return table(columns, replicas, width=width)
+    return table(columns, replicas)
 
 
 def replica_summary(replicas: Sequence[ReplicaView]) -> str:

@@ -80,12 +80,12 @@ _COLUMNS: Final[Sequence[Column[ConsequenceView]]] = (
 )
 
 
-def what_if_page(view: WhatIfView, *, width: int | None = None) -> "RenderableType":
+def what_if_page(view: WhatIfView) -> "RenderableType":
     from rich.console import Group
 
     parts: list[RenderableType] = [f"[bold]If {plain(view.change)}:[/] {plain(view.summary)}"]
     if view.consequences:
-        parts += ["", table(_COLUMNS, view.consequences, width=width)]
+        parts += ["", table(_COLUMNS, view.consequences)]
     return Group(*parts)
 
 

@@ -37,7 +37,7 @@ def why(model: str, as_json: bool) -> None:
     show_view(view, lambda: why_page(view, datetime.now(UTC)), as_json=as_json)
 
 
-def why_page(view: WhyView, now: datetime, *, width: int | None = None) -> "RenderableType":
+def why_page(view: WhyView, now: datetime) -> "RenderableType":
     from rich.console import Group
 
     pairs = [("Needs", plain(needs_text(view.needs)))]
@@ -48,7 +48,7 @@ def why_page(view: WhyView, now: datetime, *, width: int | None = None) -> "Rend
     if view.asked != view.model:
         parts.insert(1, plain(f"{view.asked} is an alias of it."))
     if view.verdicts:
-        parts += ["", table(_COLUMNS, view.verdicts, width=width)]
+        parts += ["", table(_COLUMNS, view.verdicts)]
     return Group(*parts)
 
 

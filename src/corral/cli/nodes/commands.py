@@ -1,6 +1,5 @@
 """`corral nodes`: see and steer the machines of the fleet."""
 
-import time
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
@@ -21,8 +20,8 @@ from corral.cli.operations.watch import within_option
 from corral.cli.options import CorralCommand, confirm, need_terminal, warn
 from corral.cli.output import (
     answer,
-    console,
     json_option,
+    keep_showing,
     print_json_list,
     show,
     show_view,
@@ -36,9 +35,6 @@ from corral.wire.state_words import Subject, state_word
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
-
-
-_WATCH_SECONDS = 1.0
 
 
 @click.group()
@@ -93,7 +89,6 @@ def _listing(nodes: Sequence[NodeDetail], *, filtered: bool) -> "RenderableType"
 def _watch(client: ApiClient, query: Sequence[tuple[str, str]]) -> None:
     """Show the list again every second, also while the frontend does not answer."""
     from rich.console import Group
-    from rich.live import Live
     from rich.text import Text
 
     def look() -> "RenderableType":
@@ -105,13 +100,7 @@ def _watch(client: ApiClient, query: Sequence[tuple[str, str]]) -> None:
         warnings = [Text(printable(_alarm_text(alarm)), style="bold red") for alarm in alarms]
         return Group(*warnings, _listing(nodes, filtered=bool(query)), Text(node_summary(nodes), style="dim"))
 
-    try:
-        with Live(look(), console=console(), auto_refresh=False) as live:
-            while True:
-                time.sleep(_WATCH_SECONDS)
-                live.update(look(), refresh=True)
-    except KeyboardInterrupt:
-        return
+    keep_showing(look)
 
 
 @nodes.command("show", cls=CorralCommand)
@@ -137,20 +126,6 @@ def node_files(node: str, as_json: bool) -> None:
     client = open_client()
     view = client.get(api_path("nodes", find_node(client, node).id, "files"), NodeFilesView)
     show_view(view, lambda: files_table(view), as_json=as_json)
-
-
-def _add_verb(verb: str, outcome: str, help: str) -> None:
-    """Add a command that sends one of the verbs for a node, and reports the node's status afterwards."""
-
-    @nodes.command(verb, cls=CorralCommand, help=help)
-    @node_argument
-    @json_option
-    @connected
-    def steer(node: str, as_json: bool) -> None:
-        client = open_client()
-        changed = client.post(api_path("nodes", find_node(client, node).id, verb), NodeDetail)
-        sentence = f"{changed.name} ({changed.id}) {outcome}; its status is {changed.status}"
-        answer(changed, sentence, as_json=as_json)
 
 
 for command in (invite, list_invitations, uninvite, list_cards, put_card):
@@ -206,7 +181,16 @@ def drain_node(node: str, wait: bool, force: bool, only_plan: bool, within: time
     return ExitCode.OK
 
 
-_add_verb("resume", "is no longer draining", "End a drain.")
+@nodes.command("resume", cls=CorralCommand)
+@node_argument
+@json_option
+@connected
+def resume_node(node: str, as_json: bool) -> None:
+    """End a drain."""
+    client = open_client()
+    changed = client.post(api_path("nodes", find_node(client, node).id, "resume"), NodeDetail)
+    sentence = f"{changed.name} ({changed.id}) is no longer draining; its status is {changed.status}"
+    answer(changed, sentence, as_json=as_json)
 
 
 @nodes.command("remove", cls=CorralCommand)

@@ -1,4 +1,7 @@
-"""The web page: its files below `/ui/`, which are read once and kept in memory, and the way there for browsers."""
+"""The pages without a key: the web page, the card for programs, and the description of the API.
+
+The files of the web page are below `/ui/`; they are read once and kept in memory.
+"""
 
 import asyncio
 import gzip
@@ -6,17 +9,17 @@ import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from functools import cache, partial
+from importlib.resources import files
 from pathlib import Path, PurePosixPath
 from typing import Final
 
 import msgspec
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import HTMLResponse, Response
 
 from corral.base.errors import NotFound
 from corral.base.ids import new_secret
-from corral.frontend.api.pages import home
-from corral.frontend.api.route import Access, AdminContext, Caller, RouteSpec
+from corral.frontend.api.route import Access, AdminContext, Caller, RouteSpec, answer
 from corral.wire.refusals import NO_FRAMES
 
 ASSETS: Final = "assets/"
@@ -225,13 +228,42 @@ def _accepts(headers: Mapping[str, str], media_type: str, *, header: str = "acce
     return False
 
 
-_public = partial(RouteSpec, "GET", access=Access.PUBLIC, media="text/html")
+# The card, and the description of the API.
+
+
+async def openapi(context: AdminContext, request: Request, caller: Caller) -> Response:
+    return answer(request.app.state.openapi())
+
+
+async def reference(context: AdminContext, request: Request, caller: Caller) -> Response:
+    return _page("reference.html")
+
+
+async def home(context: AdminContext, request: Request, caller: Caller) -> Response:
+    """A card that says what this is and where to go, for programs."""
+    return _page("home.html")
+
+
+def _page(name: str) -> Response:
+    policy = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'"
+    return HTMLResponse(_text(name), headers={"Content-Security-Policy": f"{policy}; {NO_FRAMES}"})
+
+
+@cache
+def _text(name: str) -> str:
+    return (files("corral.frontend.api") / "static" / name).read_text(encoding="utf-8")
+
+
+_public = partial(RouteSpec, "GET", access=Access.PUBLIC)
+_html = partial(_public, media="text/html")
 _WAY = {200: "HTML for programs: a card that says what this is and where to go", 302: "browsers are led to the page"}
 
 ROUTES: Sequence[RouteSpec] = [
-    _public("/", lead_browsers, "The way to the web page.", codes=_WAY),
-    _public("/ui", lead_browsers, "The way to the web page.", codes=_WAY),
-    _public(
+    _html("/docs", reference, "The API in readable form.", codes={200: "HTML"}),
+    _public("/openapi.json", openapi, "The OpenAPI description.", codes={200: "JSON"}, gives=dict[str, object]),
+    _html("/", lead_browsers, "The way to the web page.", codes=_WAY),
+    _html("/ui", lead_browsers, "The way to the web page.", codes=_WAY),
+    _html(
         "/ui/{path:path}",
         page_file,
         "A file of the web page; the page itself for every other path.",

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import cached_property
-from typing import Final
+from typing import Final, Generic, Protocol, TypeVar
 
 import msgspec
 from msgspec import UNSET, convert
@@ -150,6 +150,8 @@ _USUAL_ITEMS: Final = 9
 
 
 class PageQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """Which page of the galleries a browser asks for; what cannot be understood is taken for its default."""
+
     term: str = ""
     tag: str = ""
     page: str = ""
@@ -158,8 +160,22 @@ class PageQuery(msgspec.Struct, frozen=True, kw_only=True):
     order: str = ""
 
 
-class CataloguePage(msgspec.Struct, frozen=True, kw_only=True):
-    entries: Sequence[GalleryEntry]
+class PagedEntry(Protocol):
+    """An entry of a gallery, as far as the order of a page depends on it."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def gallery(self) -> str: ...
+    @property
+    def license(self) -> str: ...
+
+
+E = TypeVar("E", bound=PagedEntry)
+
+
+class CataloguePage(msgspec.Struct, Generic[E], frozen=True, kw_only=True):
+    entries: Sequence[E]
     matching: int
     """On all pages."""
     number: int
@@ -174,27 +190,19 @@ class CataloguePage(msgspec.Struct, frozen=True, kw_only=True):
         return min(self.number + 1, self.pages)
 
 
-def page_of(catalogue: BackendCatalogue, query: PageQuery, installed: Collection[str]) -> CataloguePage:
-    """The entries of one page. `installed` are names that some node has; they come first when the status counts.
-
-    What cannot be understood is taken for its default, as LocalAI does it: the page is asked for by a browser.
-    """
-    entries = catalogue.search(query.term)
-    if query.tag:
-        entries = [entry for entry in entries if query.tag.lower() in map(str.lower, entry.tags)]
-    unique = list({entry.id: entry for entry in reversed(entries)}.values())[::-1]
-    keys: Mapping[str, Callable[[GalleryEntry], tuple[object, ...]]] = {
+def paged(matches: Sequence[E], query: PageQuery, is_installed: Callable[[E], bool]) -> CataloguePage[E]:
+    """The entries of one page. Those that are installed come first when the status counts."""
+    keys: Mapping[str, Callable[[E], tuple[object, ...]]] = {
         "name": lambda entry: (entry.name.lower(),),
         "repository": lambda entry: (entry.gallery.lower(),),
         "license": lambda entry: (not entry.license, entry.license.lower()),
-        "status": lambda entry: (entry.name not in installed, entry.name.lower()),
+        "status": lambda entry: (not is_installed(entry), entry.name.lower()),
     }
     key = keys.get(query.sort)
-    ordered = unique if key is None else sorted(unique, key=key, reverse=query.order == "desc")
+    ordered = matches if key is None else sorted(matches, key=key, reverse=query.order == "desc")
     number, size = _positive(query.page, 1), _positive(query.items, _USUAL_ITEMS)
-    start = (number - 1) * size
     return CataloguePage(
-        entries=ordered[start : start + size],
+        entries=ordered[(number - 1) * size : number * size],
         matching=len(ordered),
         number=number,
         pages=-(-len(ordered) // size),
@@ -204,6 +212,15 @@ def page_of(catalogue: BackendCatalogue, query: PageQuery, installed: Collection
 def _positive(text: str, otherwise: int) -> int:
     is_number = text.isascii() and text.isdigit() and len(text) < 10
     return max(int(text), 0) or otherwise if is_number else otherwise
+
+
+def page_of(catalogue: BackendCatalogue, query: PageQuery, installed: Collection[str]) -> CataloguePage[GalleryEntry]:
+    """The backends of one page. `installed` are names that some node has."""
+    entries = catalogue.search(query.term)
+    if query.tag:
+        entries = [entry for entry in entries if query.tag.lower() in map(str.lower, entry.tags)]
+    unique = list({entry.id: entry for entry in reversed(entries)}.values())[::-1]
+    return paged(unique, query, lambda entry: entry.name in installed)
 
 
 def all_tags(entries: Iterable[GalleryEntry]) -> list[str]:

@@ -5,7 +5,7 @@ after something was announced, or after its period. A thousand nodes cost as man
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 
@@ -13,12 +13,12 @@ from corral.base.clock import Clock
 from corral.base.ids import NodeId, OperationId
 from corral.frontend.access.sealing import SealingKeys
 from corral.frontend.backends.decide.backend import Inventory
+from corral.frontend.backends.decide.drift import Drift, drift_of
 from corral.frontend.backends.room import BackendsRoom
 from corral.frontend.diagnosis.readiness import ControlReadiness
 from corral.frontend.live.decide.picture import (
     BRAKE,
     ControlHealth,
-    DriftedBackend,
     FleetPicture,
     OutdatedBackend,
     SeenNodes,
@@ -28,6 +28,7 @@ from corral.frontend.models.catalogue import Models
 from corral.frontend.nodes.decide.node import Node, SeenNode
 from corral.frontend.nodes.room import NodesRoom
 from corral.frontend.nodes.store.nodes import mark_of
+from corral.frontend.operations.decide.intent import IntentKind
 from corral.frontend.operations.progress import ALL
 from corral.frontend.operations.room import OperationsRoom
 from corral.frontend.operations.watch import WatchedOperation
@@ -89,15 +90,6 @@ class _KeptPart:
         self._mark, self._read_at, self._took = mark, self._clock.monotonic(), took
 
 
-class DriftSource(Protocol):
-    """A source of backends that differ from what was asked for."""
-
-    async def drifted(
-        self, nodes: Sequence[SeenNode], inventories: Mapping[NodeId, Inventory]
-    ) -> Sequence[DriftedBackend]:
-        """Return the drifted backends of these nodes, given their last inventories."""
-
-
 class PictureSources(msgspec.Struct, frozen=True, kw_only=True):
     feed: Feed
     nodes: NodesRoom
@@ -107,7 +99,6 @@ class PictureSources(msgspec.Struct, frozen=True, kw_only=True):
     serving: ServingRoom
     readiness: ControlReadiness
     sealing: SealingKeys
-    drift: DriftSource
 
 
 class Pictures:
@@ -244,11 +235,22 @@ class Pictures:
             if compared.outdated
         ]
         self._slow = SlowFacts(
-            drift=tuple(await sources.drift.drifted(nodes, inventories)),
+            drift=tuple(await self._drifts(nodes, inventories)),
             upgrades=tuple(outdated),
             has_backend=any(inventory.entries for inventory in inventories.values()),
             frontends=await sources.sealing.frontends(),
         )
+
+    async def _drifts(self, nodes: Sequence[SeenNode], inventories: Mapping[NodeId, Inventory]) -> list[Drift]:
+        """What was proven once and does not hold any more, by the names of nodes and backends."""
+        proven = await self._sources.operations.stores.intents.satisfied(IntentKind.BACKEND)
+        seen_by_id = {seen.node.id: seen for seen in nodes}
+        drifts = [
+            drift_of(intent, seen_by_id[intent.node_id], inventories.get(intent.node_id))
+            for intent in proven
+            if intent.node_id in seen_by_id
+        ]
+        return sorted(filter(None, drifts), key=lambda drift: (drift.seen.node.name, drift.backend))
 
     def _disk_needs(self) -> Mapping[str, int]:
         models = self._sources.models

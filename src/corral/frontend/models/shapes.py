@@ -1,13 +1,12 @@
 """Answers about models, made of values: in Corral's own form, and in LocalAI's."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
-import msgspec
 from msgspec import UNSET, structs
 
 from corral.base.words import format_size
-from corral.frontend.backends.shapes import repositories
+from corral.frontend.backends.shapes import PageQuery, paged, repositories
 from corral.frontend.models.decide.keys import DEFAULT_CONTEXT, usecases_of
 from corral.frontend.models.decide.model import ModelSpec
 from corral.frontend.models.decide.needs import ModelNeeds, needs_by_size, needs_of_config
@@ -191,19 +190,12 @@ _FILTERS: Final = frozenset(
 )
 """Uses that LocalAI's page of models has a button for."""
 _MULTIMODAL: Final = "multimodal"
-_USUAL_ITEMS: Final = 9
 
 
-class ModelPageQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """As a browser sends it; what cannot be understood is taken for its default."""
+class ModelPageQuery(PageQuery, frozen=True, kw_only=True):
+    """Which page of the galleries of models a browser asks for."""
 
-    term: str = ""
-    tag: str = ""
     backend: str = ""
-    page: str = ""
-    items: str = ""
-    sort: str = ""
-    order: str = ""
     collapse_variants: str = ""
 
 
@@ -245,46 +237,37 @@ def model_page(
 ) -> ModelPageView:
     """`moving` are the operations about models that are under way, by what they are about."""
     catalogue = readings.catalogue
-    matches = _found(catalogue, query, installed)
-    number, size = _positive(query.page, 1), _positive(query.items, _USUAL_ITEMS)
-    pages = -(-len(matches) // size)
+    page = paged(_found(catalogue, query), query, lambda entry: is_installed(entry, installed))
     machines = ram_per_machine(nodes)
     total, free = sum(total for total, _ in machines), sum(free for _, free in machines)
     return ModelPageView(
-        models=[_item(entry, installed, moving) for entry in matches[(number - 1) * size : number * size]],
+        models=[_item(entry, installed, moving) for entry in page.entries],
         repositories=repositories(reading.source for reading in readings.readings),
         all_tags=sorted({tag for entry in catalogue.entries for tag in entry.tags}),
         all_backends=sorted({facts.backend for facts in map(stated_facts, catalogue.entries)} - {""}),
         processing_models={name: operation.id for name, operation in moving.items()},
         task_types={name: _task(operation) for name, operation in moving.items()},
-        available_models=len(matches),
+        available_models=page.matching,
         installed_models=installed_models,
         ram_total=total,
         ram_used=max(total - free, 0),
         ram_usage_percent=round(100 * max(total - free, 0) / total, 2) if total else 0.0,
-        current_page=number,
-        total_pages=pages,
-        prev_page=max(number - 1, 1),
-        next_page=min(number + 1, pages),
+        current_page=page.number,
+        total_pages=page.pages,
+        prev_page=page.previous,
+        next_page=page.next,
         corral=GalleryState(failures=list(readings.failures)),
     )
 
 
-def _found(catalogue: ModelCatalogue, query: ModelPageQuery, installed: Collection[str]) -> list[GalleryModel]:
+def _found(catalogue: ModelCatalogue, query: ModelPageQuery) -> list[GalleryModel]:
     entries = catalogue.search(ModelQuery(term=query.term.strip(), backend=query.backend))
     for word in filter(None, map(str.strip, query.tag.lower().split(","))):
         entries = [entry for entry in entries if _has(entry, word)]
     if query.collapse_variants == "true" and not query.term.strip():
         covered = {(entry.gallery, name.lower()) for entry in catalogue.entries for name in entry.variants}
         entries = [entry for entry in entries if (entry.gallery, entry.name.lower()) not in covered]
-    keys: Mapping[str, Callable[[GalleryModel], tuple[object, ...]]] = {
-        "name": lambda entry: (entry.name.lower(),),
-        "repository": lambda entry: (entry.gallery.lower(),),
-        "license": lambda entry: (not entry.license, entry.license.lower()),
-        "status": lambda entry: (not is_installed(entry, installed), entry.name.lower()),
-    }
-    key = keys.get(query.sort)
-    return entries if key is None else sorted(entries, key=key, reverse=query.order == "desc")
+    return entries
 
 
 def _has(entry: GalleryModel, word: str) -> bool:
@@ -318,11 +301,6 @@ def _item(entry: GalleryModel, installed: Collection[str], moving: Mapping[str, 
 
 def _task(operation: Operation) -> str:
     return "Deletion" if operation.verb is Verb.REMOVE else "Installation"
-
-
-def _positive(text: str, otherwise: int) -> int:
-    is_number = text.isascii() and text.isdigit() and len(text) < 10
-    return max(int(text), 0) or otherwise if is_number else otherwise
 
 
 def capabilities_of(spec: ModelSpec) -> list[str]:

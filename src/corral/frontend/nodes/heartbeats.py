@@ -14,7 +14,7 @@ from corral.base.clock import Clock
 from corral.base.errors import AccessDenied, CorralError, DatabaseUnavailable, NotFound
 from corral.base.ids import NodeId
 from corral.base.tasks import Poke
-from corral.frontend.nodes.decide.changes import HardwareNews
+from corral.frontend.nodes.decide.changes import HardwareNews, node_event
 from corral.frontend.nodes.decide.liveness import Heartbeat, LivenessPolicy, beat, next_look, status_of
 from corral.frontend.nodes.decide.node import BY_WORKER, Node
 from corral.frontend.nodes.liveness import HearingKeeper
@@ -162,8 +162,8 @@ class Heartbeats:
             return None
         details = {"event": EventKind.NODE_CHANGED.value, "node": node.id, "node_name": node.name}
         log.warning("a node reports other hardware", extra={**details, "changed": list(difference.after)})
-        data = {"name": node.name, "before": dict(difference.before), "after": dict(difference.after)}
-        return Event(kind=EventKind.NODE_CHANGED, at=now, actor=BY_WORKER, node_id=node.id, data=data)
+        before_and_after = {"before": dict(difference.before), "after": dict(difference.after)}
+        return node_event(EventKind.NODE_CHANGED, node, BY_WORKER, at=now, **before_and_after)
 
 
 def _refuse(waiting: _WaitingHeartbeat, error: Exception) -> None:

@@ -42,10 +42,9 @@ class SourceLimit:
     Of more sources than are kept apart, those that called least recently are forgotten.
     """
 
-    def __init__(self, clock: Clock, *, most: int, window: timedelta = _WINDOW) -> None:
+    def __init__(self, clock: Clock, *, most: int) -> None:
         self._clock = clock
         self._most = most
-        self._window = window
         self._calls: dict[str, tuple[datetime, int]] = {}
         """Since when each source was counted, and its calls; the one that called last is at the end."""
 
@@ -53,13 +52,13 @@ class SourceLimit:
         """Count one call; returns how many there were in this window. TooManyCalls when that is too many of `calls`."""
         now = self._clock.now()
         began, before = self._calls.pop(source, (now, 0))
-        if not began <= now < began + self._window:
+        if not began <= now < began + _WINDOW:
             began, before = now, 0
         self._calls[source] = (began, before + 1)
         if len(self._calls) > _MAX_SOURCES:
             del self._calls[next(iter(self._calls))]
         if before >= self._most:
-            seconds = self._window.total_seconds()
+            seconds = _WINDOW.total_seconds()
             raise TooManyCalls(f"{calls} from {source or 'this address'}: {self._most} in {seconds:.0f} s are allowed")
         return before + 1
 

@@ -13,6 +13,7 @@ from typing import Final
 from corral.base.clock import Clock
 from corral.base.tasks import Poke
 from corral.bus.port import Bus
+from corral.frontend.nodes.decide.changes import node_event
 from corral.frontend.nodes.decide.liveness import (
     BrakePolicy,
     Hearing,
@@ -156,17 +157,14 @@ class Health:
         look = next_look(node.facts, now, self._policy, hearing)
         if status is node.announced:
             return NodeLook(node=node, next_look=look)
-        event = Event(
-            kind=EventKind.NODE_STATUS,
+        event = node_event(
+            EventKind.NODE_STATUS,
+            node,
+            "control",
             at=now,
-            actor="control",
-            node_id=node.id,
-            data={
-                "name": node.name,
-                "before": node.announced.value if node.announced else None,
-                "after": status.value,
-                "why": self._why(node, status),
-            },
+            before=node.announced.value if node.announced else None,
+            after=status.value,
+            why=self._why(node, status),
         )
         return NodeLook(node=node, next_look=look, status=status, event=event)
 

@@ -7,6 +7,7 @@ import msgspec
 
 from corral.base.tasks import Poke
 from corral.frontend.access.fleet_tls import FleetTls
+from corral.frontend.nodes.admission import NodeAdmission
 from corral.frontend.nodes.client import NodeClient
 from corral.frontend.nodes.contacts import NodeContacts, NodeDoors, NodeTokens
 from corral.frontend.nodes.decide.liveness import BrakePolicy, LivenessPolicy
@@ -49,6 +50,7 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
 class NodesRoom(msgspec.Struct, frozen=True, kw_only=True):
     store: Nodes
     fleet: Fleet
+    admission: NodeAdmission
     registry: NodeRegistry
     invitations: Invitations
     fleet_key: FleetKey
@@ -88,20 +90,24 @@ class NodesRoom(msgspec.Struct, frozen=True, kw_only=True):
         doors = NodeDoors(contacts, tls)
         revocations = NatsRevocations(NatsUsers(foundation.database), settings.revoker, bus, clock)
         issuer = NatsIssuer(settings.minter, settings.nats_offer)
+        brake_policy = BrakePolicy(share=settings.brake_share)
+        registry = NodeRegistry(nodes, feed, clock, health=health.poke, nats_users=issuer, revocations=revocations.poke)
+        admission = NodeAdmission(
+            nodes,
+            foundation.secrets,
+            feed,
+            clock,
+            fleet=fleet,
+            health=health.poke,
+            policy=settings.admission,
+            nats_users=issuer,
+            revocations=revocations.poke,
+        )
         return cls(
             store=nodes,
             fleet=fleet,
-            registry=NodeRegistry(
-                nodes,
-                foundation.secrets,
-                feed,
-                clock,
-                fleet=fleet,
-                health=health.poke,
-                policy=settings.admission,
-                nats_users=issuer,
-                revocations=revocations.poke,
-            ),
+            admission=admission,
+            registry=registry,
             invitations=Invitations(InvitationStore(foundation.database), feed, clock),
             fleet_key=fleet_key,
             dialling=Dialling(),
@@ -109,15 +115,7 @@ class NodesRoom(msgspec.Struct, frozen=True, kw_only=True):
             heartbeats=Heartbeats(nodes, keeper, feed, clock, policy, health=health.poke),
             hearing=keeper,
             health=health,
-            brake=Brake(
-                nodes,
-                record.events,
-                foundation.leader,
-                keeper,
-                feed,
-                clock,
-                policy=BrakePolicy(share=settings.brake_share),
-            ),
+            brake=Brake(nodes, record.events, foundation.leader, keeper, feed, clock, policy=brake_policy),
             client=NodeClient(bus, nodes, clock, contacts=contacts, health=health.poke),
             contacts=contacts,
             tokens=tokens,

@@ -83,7 +83,7 @@ class OperationsRoom(msgspec.Struct, frozen=True, kw_only=True):
                 Keys(foundation.database),
                 SessionStore(foundation.database),
                 foundation.leader,
-                nodes.registry,
+                nodes.admission,
                 clock,
                 retention=retention,
             ),

@@ -14,9 +14,9 @@ from corral.base.ids import NodeId, OperationId
 from corral.base.tasks import Poke
 from corral.frontend.access.store.keys import Keys
 from corral.frontend.access.store.sessions import SessionStore
+from corral.frontend.nodes.admission import NodeAdmission
 from corral.frontend.nodes.decide.node import NodeStatus, SeenNode
 from corral.frontend.nodes.fleet import Fleet
-from corral.frontend.nodes.registry import NodeRegistry
 from corral.frontend.operations.broadcasts import Broadcasts
 from corral.frontend.operations.decide import intent as intents
 from corral.frontend.operations.decide.intent import Intent, IntentKey, IntentState, Payload
@@ -284,7 +284,7 @@ class Housekeeping:
         keys: Keys,
         sessions: SessionStore,
         leader: Leader,
-        registry: NodeRegistry,
+        admission: NodeAdmission,
         clock: Clock,
         *,
         retention: Retention,
@@ -294,7 +294,7 @@ class Housekeeping:
         self._keys = keys
         self._sessions = sessions
         self._leader = leader
-        self._registry = registry
+        self._admission = admission
         self._clock = clock
         self._retention = retention
 
@@ -307,7 +307,7 @@ class Housekeeping:
             await self._keys.trim_logins(now - self._retention.events)
             await self._sessions.trim(now=now, before=now - self._retention.events)
             operations = await self._operations.trim(now - self._retention.operations)
-            await self._registry.expire_pending()
+            await self._admission.expire_pending()
         if events:
             log.info("old events removed", extra={"event": "events.trimmed", "count": events})
         if operations:

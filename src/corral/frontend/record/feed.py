@@ -130,13 +130,11 @@ class Attention:
         step: Callable[[], Awaitable[bool]],
         *,
         mark: Callable[[], Hashable] = lambda: None,
-        at_least_every: timedelta = AT_LEAST_EVERY,
     ) -> None:
         self._feed = feed
         self._clock = clock
         self._step = step
         self._mark = mark
-        self._period = at_least_every.total_seconds()
         self._seen: tuple[int, Hashable] | None = None
         self._due_at = 0.0
 
@@ -148,4 +146,4 @@ class Attention:
         self._seen = None
         is_under_way = await self._step()
         self._seen = seen
-        self._due_at = now if is_under_way else now + self._period
+        self._due_at = now if is_under_way else now + AT_LEAST_EVERY.total_seconds()

@@ -1,12 +1,11 @@
 """The parent's side of a download: starts the child process and hears it. What came stays for the next attempt."""
 
 from collections.abc import Mapping
-from datetime import timedelta
 from typing import Final
 
 import msgspec
 
-from corral.base.reporting_child import STOP_GRACE, ReportingChild, ReportingKind
+from corral.base.reporting_child import ReportingChild, ReportingKind
 from corral.hubs.downloads.orders import (
     DownloadCancelled,
     DownloaderDied,
@@ -37,9 +36,7 @@ class Downloader(ReportingChild[DownloadProgress, DownloadResult]):
     `async with Downloader(order, environment=…) as downloader:` starts it; leaving the block ends it.
     """
 
-    def __init__(
-        self, order: DownloadOrder, *, environment: Mapping[str, str], stop_grace: timedelta = STOP_GRACE
-    ) -> None:
+    def __init__(self, order: DownloadOrder, *, environment: Mapping[str, str]) -> None:
         """Raise DownloadInvalid when the order cannot be executed."""
         check_order(order)
-        super().__init__(_KIND, order, environment=environment, stop_grace=stop_grace)
+        super().__init__(_KIND, order, environment=environment)

@@ -9,13 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from corral.base.ids import NodeId
 from corral.cli.main import cli
+from corral.frontend.backends.decide.drift import Drift, DriftKind
 from corral.frontend.live.decide.attention import MOST_ALIKE, AttentionKind, attention
 from corral.frontend.live.decide.picture import (
     BRAKE,
     ControlHealth,
-    DriftedBackend,
     FleetPicture,
     OutdatedBackend,
     SlowFacts,
@@ -79,12 +78,12 @@ def everything() -> FleetPicture:
         ),
         slow=SlowFacts(
             drift=(
-                DriftedBackend(
-                    node_id=NodeId("n1"),
-                    node_name="gpu-1",
+                Drift(
+                    kind=DriftKind.CHANGED,
+                    seen=silent,
                     backend="vllm",
-                    wanted="sha256:a",
-                    has="absent",
+                    wanted="installed",
+                    has="not installed",
                     since=after(9),
                     why="vllm is not there",
                 ),

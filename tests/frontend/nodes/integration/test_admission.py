@@ -185,7 +185,7 @@ async def test_time_in_which_nobody_could_be_heard_expires_nothing(opened: Open,
         await clock.advance(timedelta(hours=5))  # control was away
         await frontend.control.context.nodes.hearing.tick()
 
-        assert await frontend.control.context.nodes.registry.expire_pending() == 0
+        assert await frontend.control.context.nodes.admission.expire_pending() == 0
 
 
 async def test_a_suspect_that_was_approved_once_does_not_expire(opened: Open, clock: ManualClock) -> None:
@@ -196,4 +196,4 @@ async def test_a_suspect_that_was_approved_once_does_not_expire(opened: Open, cl
             await clock.advance(timedelta(seconds=1))
             await frontend.control.context.nodes.hearing.tick()
 
-        assert await frontend.control.context.nodes.registry.expire_pending() == 0
+        assert await frontend.control.context.nodes.admission.expire_pending() == 0

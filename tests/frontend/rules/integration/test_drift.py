@@ -16,6 +16,15 @@ async def drift(world: World) -> list[Any]:
     return items
 
 
+async def drift_that_needs_attention(world: World) -> list[tuple[str, str]]:
+    """What the web page shows first: of each backend the node, its name, and why."""
+    answer = await world.frontend.call("GET", "/api/v1/fleet/summary")
+    names = {node.node.id: node.node.name for node in await world.control.context.nodes.fleet.all()}
+    items = [item for item in answer.json()["attention"] if item["kind"] == "drift"]
+    subjects = [item["subject"]["id"].partition("/") for item in items]
+    return [(f"{names[node]}/{backend}", item["why"]) for (node, _, backend), item in zip(subjects, items, strict=True)]
+
+
 async def act(world: World, ask: object) -> None:
     await world.clock.advance(SECOND)
     assert (await world.frontend.call("POST", OPERATIONS, ask)).status == 202
@@ -47,6 +56,7 @@ async def test_what_somebody_changed_on_a_node_appears_and_its_fix_mends_it(worl
     assert gone["fix"]["label"] == "Install echo on w1"
     assert (back["node_name"], back["backend"], back["wanted"]) == ("w2", "other", "not installed")
     assert back["fix"]["label"] == "Delete other on w2"
+    assert sorted(await drift_that_needs_attention(world)) == [("w1/echo", gone["why"]), ("w2/other", back["why"])]
     await act(world, gone["fix"]["operation"])
     await act(world, back["fix"]["operation"])
     await reported(world)

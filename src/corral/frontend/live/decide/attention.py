@@ -397,18 +397,19 @@ def _is_failing(job: LoadJob, now: datetime) -> bool:
 
 
 def _drift(picture: FleetPicture) -> Iterator[AttentionItem]:
-    for drifted in picture.slow.drift:
+    for drift in picture.slow.drift:
+        node = drift.seen.node
         yield attention_item(
             AttentionKind.DRIFT,
             Severity.WARNING,
-            AttentionSubject(type="backend", id=f"{drifted.node_id}/{drifted.backend}", name=drifted.backend),
-            title=f"{drifted.backend} on {drifted.node_name} is not as it was asked for",
-            why=drifted.why,
-            since=drifted.since,
+            AttentionSubject(type="backend", id=f"{node.id}/{drift.backend}", name=drift.backend),
+            title=f"{drift.backend} on {node.name} is not as it was asked for",
+            why=drift.why,
+            since=drift.since,
             act=AttentionAct(
                 label="Show drift",
-                href=f"/ui/backends/drift?node={quote(drifted.node_id)}",
-                command=f"corral backends list --node {shlex.quote(drifted.node_name)}",
+                href=f"/ui/backends/drift?node={quote(node.id)}",
+                command=f"corral backends list --node {shlex.quote(node.name)}",
             ),
         )
 

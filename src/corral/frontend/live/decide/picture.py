@@ -7,23 +7,12 @@ from typing import Final
 import msgspec
 
 from corral.base.ids import NodeId
+from corral.frontend.backends.decide.drift import Drift
 from corral.frontend.nodes.decide.liveness import Hearing, LivenessPolicy, heartbeat_interval, next_look, status_of
 from corral.frontend.nodes.decide.node import SUSPICIONS, Node, NodeStatus, NodeType, SeenNode
 from corral.frontend.operations.decide.operation import Operation
 from corral.frontend.serving.decide.load_job import LoadJob
 from corral.frontend.serving.decide.replica import SERVING, Replica
-
-
-class DriftedBackend(msgspec.Struct, frozen=True, kw_only=True):
-    """A backend that is not as it was asked for, on one node."""
-
-    node_id: NodeId
-    node_name: str
-    backend: str
-    wanted: str
-    has: str
-    since: datetime | None
-    why: str
 
 
 class OutdatedBackend(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,7 +30,7 @@ class OutdatedBackend(msgspec.Struct, frozen=True, kw_only=True):
 class SlowFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What takes long to find out, and seldom changes."""
 
-    drift: tuple[DriftedBackend, ...] = ()
+    drift: tuple[Drift, ...] = ()
     upgrades: tuple[OutdatedBackend, ...] = ()
     has_backend: bool = False
     frontends: int = 1

@@ -88,12 +88,10 @@ def read_models(
     return [_read_part(part, "" if is_list else text, source, named_template) for part in parts]
 
 
-def read_one(text: str, *, named_template: NamedTemplate = no_templates) -> ReadModel:
+def read_one(text: str) -> ReadModel:
     """The one model of a text. InvalidInput says what is wrong with it."""
     try:
-        readings = read_models(
-            read_text(text.encode("utf-8", "surrogatepass")), source="", named_template=named_template
-        )
+        readings = read_models(read_text(text.encode("utf-8", "surrogatepass")), source="")
     except NotReadable as error:
         raise InvalidInput("config", str(error)) from None
     if len(readings) != 1:

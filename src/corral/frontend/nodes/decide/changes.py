@@ -1,4 +1,4 @@
-"""Compares a registration of a known node with what was stored about it: another address, other hardware.
+"""Events about nodes, and how a registration of a known node differs from what was stored: in address or hardware.
 
 Neither takes it out of service: a machine gets another address by DHCP, a GPU fails. Both become events for people,
 with the state before and after.
@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 
 from corral.base.ids import NodeId
 from corral.frontend.nodes.decide.node import Node
+from corral.frontend.record.decide import Event, EventKind
 from corral.wire.labels import AUTOMATIC
 
 _NEGLIGIBLE: Final = 0.02
@@ -23,6 +24,11 @@ class Difference(NamedTuple):
 
     before: Mapping[str, object] = {}
     after: Mapping[str, object] = {}
+
+
+def node_event(kind: EventKind, node: Node, actor: str, *, at: datetime, **data: object) -> Event:
+    """An event about a node, with its name: it is read also when the node is gone."""
+    return Event(kind=kind, at=at, actor=actor, node_id=node.id, data={"name": node.name, **data})
 
 
 def move_of(before: Node, after: Node) -> Difference:

@@ -1,15 +1,19 @@
-"""Joining: invitations for administrators, the fleet's proof of who it is, and the check before a machine joins."""
+"""Joining: invitations for administrators, the fleet's proof of who it is, the check before a machine joins, and the
+certificates of those that joined.
+"""
 
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Final
 
+import msgspec
 from msgspec.structs import asdict
 from starlette.requests import Request
 from starlette.responses import Response
 
-from corral.base.errors import InvalidInput
+from corral.base.errors import AccessDenied, InvalidInput
 from corral.base.ids import InvitationId, source_of
+from corral.base.unreadable_json import UNREADABLE_JSON
 from corral.base.words import counted, parse_duration
 from corral.frontend.access.decide import Permission
 from corral.frontend.api.route import (
@@ -23,6 +27,8 @@ from corral.frontend.api.route import (
     read_body,
 )
 from corral.frontend.nodes.decide.invitations import Invitation, refuse_ended
+from corral.frontend.nodes.routes.localai_self import checked_node
+from corral.wire.fleet_tls import LARGEST_REQUEST, CertificateAsk, FleetRole, IssuedCertificate
 from corral.wire.go_json import decode, format_time
 from corral.wire.joining import (
     MAX_NONCE,
@@ -88,7 +94,7 @@ async def check_join(context: AdminContext, request: Request, caller: Caller) ->
     presented, source = "" if caller.claim is None else caller.claim.presented, source_of(host)
     sentence = ""
     is_known = await context.access.authenticator.join_token(presented) is not None
-    if not is_known and not await context.nodes.registry.knows_secret(hash_secret(presented)):
+    if not is_known and not await context.nodes.admission.knows_secret(hash_secret(presented)):
         invitation = await context.nodes.invitations.find(presented, source=source)
         if invitation is None:
             return answer(
@@ -153,6 +159,33 @@ def _lifetime(text: str) -> timedelta:
 
 _admitting = partial(RouteSpec, access=Permission.NODES_ADMIT)
 
+
+async def certificate_for_node(context: AdminContext, request: Request, caller: Caller) -> Response:
+    """Only for a node with a secret of its own: a token that many share must not become a certificate."""
+    try:
+        node_id = await checked_node(context, request, caller)
+    except AccessDenied as error:
+        return answer({"error": {"code": error.code, "message": error.message}}, 401)
+    node = (await context.nodes.fleet.get(node_id)).node
+    if node.secret_hash is None:
+        raise AccessDenied("only a node with a secret of its own gets a certificate")
+    await context.nodes.contacts.of(node_id)  # NodePending until somebody approves it
+    return answer(context.nodes.tls.issue((await _certificate_ask(request)).csr, FleetRole.NODE, node_id=node_id))
+
+
+async def certificate_for_gateway(context: AdminContext, request: Request, caller: Caller) -> Response:
+    return answer(context.nodes.tls.issue((await _certificate_ask(request)).csr, FleetRole.GATEWAY))
+
+
+async def _certificate_ask(request: Request) -> CertificateAsk:
+    try:
+        return msgspec.json.decode(await read_body(request, LARGEST_REQUEST), type=CertificateAsk)
+    except UNREADABLE_JSON as error:
+        raise InvalidInput("", f"the body does not ask for a certificate: {error}") from error
+
+
+_TLS_OFF = "TLS inside the fleet is off at this frontend"
+
 ROUTES = [
     RouteSpec(
         "GET",
@@ -213,5 +246,33 @@ ROUTES = [
             413: "the body is too large",
             429: "too many checks, or wrong codes, from this source address",
         },
+    ),
+    RouteSpec(
+        "POST",
+        "/api/v1/nodes/{id}/certificate",
+        certificate_for_node,
+        "A worker gets a certificate for its key, with which gateways, control and other workers know it.",
+        access=Access.WORKER,
+        takes=CertificateAsk,
+        gives=IssuedCertificate,
+        codes={
+            200: "signed",
+            400: "the request for it cannot be used; the message says why",
+            401: "not this node's own secret",
+            403: "the node has no secret of its own",
+            404: "no such node",
+            409: f"the node waits for approval, or {_TLS_OFF}",
+            413: "the body is too large",
+        },
+    ),
+    RouteSpec(
+        "POST",
+        "/api/v1/gateway/certificate",
+        certificate_for_gateway,
+        "A gateway gets a certificate for its key, with which workers know it.",
+        access=Permission.GATEWAY_SERVE,
+        takes=CertificateAsk,
+        gives=IssuedCertificate,
+        codes={200: "signed", 400: "the request for it cannot be used", 409: _TLS_OFF, 413: "the body is too large"},
     ),
 ]

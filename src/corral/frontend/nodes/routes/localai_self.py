@@ -25,11 +25,11 @@ from corral.frontend.api.route import (
     node_error,
     read_body,
 )
+from corral.frontend.nodes.admission import Registered
 from corral.frontend.nodes.decide.invitations import Invitation, InvitationRefused
 from corral.frontend.nodes.decide.node import BY_WORKER, Node, NodeStatus, NodeType
 from corral.frontend.nodes.decide.registration import TooManyPending
 from corral.frontend.nodes.invitations import TooManyCalls
-from corral.frontend.nodes.registry import Registered
 from corral.frontend.nodes.routes.native import node_id_of
 from corral.frontend.nodes.shapes import read_heartbeat, read_registration, secret_of
 from corral.frontend.serving.decide.replica import SERVING
@@ -62,7 +62,7 @@ def _denied() -> Response:
 async def register(context: AdminContext, request: Request, caller: Caller) -> Response:
     claim = _claim(caller)
     header = await context.access.authenticator.join_token(claim.presented)
-    if header is None and not await context.nodes.registry.knows_secret(hash_secret(claim.presented)):
+    if header is None and not await context.nodes.admission.knows_secret(hash_secret(claim.presented)):
         return await _register_invited(context, request, claim.presented)
     try:
         body = await _registration(context, request)
@@ -132,7 +132,7 @@ async def _admit(
     except InvalidInput as error:
         return node_error(400, error.message)
     try:
-        registered = await context.nodes.registry.register(
+        registered = await context.nodes.admission.register(
             registration, secret=secret_of(body) or body.token, trusted_by=trusted_by, invitation=invitation
         )
     except TooManyPending as error:

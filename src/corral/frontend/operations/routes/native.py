@@ -1,9 +1,15 @@
-"""Corral's own routes about operations: listing and changing them."""
+"""Corral's own routes about operations: listing, following and changing them.
 
-from collections.abc import Sequence
-from datetime import datetime
+A stream sends states, not a history: a slow reader skips states in between, gets the newest one, and delays nobody. It
+can be resumed at any frontend.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime, timedelta
 from typing import Final
 
+import msgspec
 from msgspec.structs import replace
 from starlette.datastructures import QueryParams
 from starlette.requests import Request
@@ -11,7 +17,9 @@ from starlette.responses import Response
 
 from corral.base.errors import InvalidInput
 from corral.base.ids import NodeId, OperationId
+from corral.base.tasks import Poke
 from corral.frontend.access.decide import Permission
+from corral.frontend.access.principals import Principal
 from corral.frontend.api.parameters import number, some_of
 from corral.frontend.api.route import (
     DEFAULT_LIMIT,
@@ -25,20 +33,28 @@ from corral.frontend.api.route import (
     read_limit,
     read_text,
 )
+from corral.frontend.api.streams import stream_response
 from corral.frontend.backends.planning import Planned
 from corral.frontend.nodes.fleet import read_cursor, write_cursor
 from corral.frontend.operations.decide.intent import Intent, Verb
 from corral.frontend.operations.decide.operation import Operation, OperationFilter, OperationState
 from corral.frontend.operations.decide.reasons import sentence
+from corral.frontend.operations.progress import ALL
 from corral.frontend.operations.shapes import operation_view
 from corral.wire.go_json import decode
 from corral.wire.operation_views import (
     Changed,
     NodesAsk,
     OperationPage,
+    OperationUpdate,
     OperationView,
     PlannedView,
 )
+
+_PERIOD: Final = timedelta(milliseconds=500)
+"""Between looks while something is under way: so what another frontend stored is seen, of which nobody rings."""
+_CALM_PERIOD: Final = timedelta(seconds=5)
+_KEEP_ALIVE: Final = timedelta(seconds=15)
 
 OperationCursor = tuple[datetime, str]
 """When an operation was accepted, and its id."""
@@ -154,6 +170,59 @@ def _id(request: Request) -> OperationId:
     return OperationId(request.path_params["id"])
 
 
+async def stream_one(context: AdminContext, request: Request, caller: Caller) -> Response:
+    id = OperationId(request.path_params["id"])
+    await context.operations.service.get(id)
+    return stream_response(context, request, _OperationNews(context, request, id))
+
+
+async def stream_all(context: AdminContext, request: Request, caller: Caller) -> Response:
+    return stream_response(context, request, _OperationNews(context, request, ALL))
+
+
+class _OperationNews:
+    """What changes of one operation or of all, for one reader."""
+
+    retry_milliseconds = 2000
+    keep_alive = _KEEP_ALIVE
+    comment = b": still here\n\n"
+
+    def __init__(self, context: AdminContext, request: Request, id: OperationId | None) -> None:
+        self._context = context
+        self._watch = context.operations.watch
+        self._id = id
+        self._place = self._watch.place_of(request.headers.get("last-event-id", ""))
+
+    @contextmanager
+    def listening(self) -> Iterator[Poke]:
+        context = self._context
+        with context.record.feed.listener() as poke, context.operations.progress.rings(poke, self._id):
+            yield poke
+
+    async def news(self) -> Iterable[bytes]:
+        watch, id = self._watch, self._id
+        updates = await (watch.all(self._place) if id is ALL else watch.one(id, self._place))
+        self._place = watch.here
+        head = f"id: {watch.name_of(self._place)}\nevent: operation\ndata: ".encode()
+        return [head + msgspec.json.encode(update) + b"\n\n" for update in updates]
+
+    def pause(self) -> timedelta:
+        return _PERIOD if self._watch.is_under_way(self._id) else _CALM_PERIOD
+
+    def may_go_on(self, principal: Principal) -> bool:
+        return principal.can(Permission.OPERATIONS_READ)
+
+
+_STREAM = RouteSpec(
+    method="GET",
+    path="/api/v1/operations/stream",
+    handler=stream_all,
+    access=Permission.OPERATIONS_READ,
+    summary="All operations that are not over, as server-sent events: first as they are, then whatever changes, their "
+    "end too. After a break, `Last-Event-ID` says what need not be sent again, at any frontend.",
+    streams={"operation": OperationUpdate},
+    codes={200: "a stream"},
+)
 _ADMIN = RouteSpec(
     method="GET",
     path="/api/v1/operations",
@@ -175,6 +244,16 @@ _ADMIN = RouteSpec(
 )
 _UNKNOWN = {404: "no operation has this id"}
 ROUTES = [
+    _STREAM,  # before the others: no operation is called `stream`
+    replace(
+        _STREAM,
+        path="/api/v1/operations/{id}/stream",
+        handler=stream_one,
+        access=Permission.OPERATIONS_READ,
+        summary="One operation as server-sent events: first as it is, then the targets that change. It stays open when "
+        "the operation is over, since a retry makes it go on.",
+        codes={200: "a stream", 404: "no operation has this id"},
+    ),
     _ADMIN,
     replace(
         _ADMIN,

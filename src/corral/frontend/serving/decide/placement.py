@@ -5,6 +5,7 @@ has its files and its backend, where there is room, and where little else runs.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from enum import StrEnum
 from functools import lru_cache
 from typing import Final, NamedTuple
@@ -12,10 +13,12 @@ from typing import Final, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from corral.base.ids import NodeId
+from corral.base.ids import NodeId, ReplicaId
+from corral.frontend.models.decide.model import ModelSpec
 from corral.frontend.models.decide.needs import UNKNOWN_NEEDS, ModelNeeds
 from corral.frontend.nodes.decide.node import Node, NodeStatus, NodeType
 from corral.frontend.serving.decide.cards import CardShortage, fit_cards
+from corral.frontend.serving.decide.load_job import LoadWhy
 from corral.frontend.serving.decide.machine import ALL_CARDS, KnownRoom, MachineRoom, room_of
 from corral.frontend.serving.decide.replica import LIVE, Replica, ReplicaState
 from corral.wire.labels import has_labels
@@ -167,6 +170,27 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
         """Why other nodes were not chosen, by name."""
         rejected = [verdict for verdict in self.verdicts if verdict.node_id != self.node.id]
         return {verdict.name: verdict.why or f"comes after {self.node.name}" for verdict in rejected}
+
+
+def reservation(
+    spec: ModelSpec, verdict: NodeVerdict, index: int, *, id: ReplicaId, at: datetime, why: LoadWhy = LoadWhy.ASKED
+) -> Replica:
+    """The replica of a model that takes what the verdict found for it, at this index on the verdict's node."""
+    return Replica(
+        id=id,
+        node_id=verdict.node_id,
+        model=spec.name,
+        index=index,
+        revision=spec.revision,
+        backend=spec.backend,
+        state=ReplicaState.RESERVED,
+        vram=verdict.vram,
+        ram=verdict.ram,
+        cards=verdict.cards,
+        why=why,
+        created_at=at,
+        changed_at=at,
+    )
 
 
 class PlacementRefusal(msgspec.Struct, frozen=True, kw_only=True):

@@ -27,8 +27,15 @@ from msgspec.structs import replace
 from corral.base.ids import NodeId, ReplicaId
 from corral.frontend.nodes.decide.node import NodeStatus, NodeType, SeenNode
 from corral.frontend.serving.decide.load_job import MAY_END_OTHERS, LoadJob, LoadState, LoadWhy
-from corral.frontend.serving.decide.placement import CandidateNode, Placement, PlacementRefusal, VerdictCode, place
-from corral.frontend.serving.decide.replica import Replica, ReplicaState
+from corral.frontend.serving.decide.placement import (
+    CandidateNode,
+    Placement,
+    PlacementRefusal,
+    VerdictCode,
+    place,
+    reservation,
+)
+from corral.frontend.serving.decide.replica import Replica
 from corral.frontend.serving.decide.scaling_state import (
     OLD_REVISION,
     WRONG_PLACE,
@@ -303,23 +310,9 @@ class _Planning:
     def _load(self, model: ScaledModel, why: LoadWhy, choice: Placement, *, prefer: NodeId | None = None) -> None:
         """Ask for one more, and count its place as taken for the rest of this plan."""
         self.actions.append(LoadMore(model=model.name, why=why, prefer=prefer))
-        self._planned.setdefault(choice.node.id, []).append(
-            Replica(
-                id=ReplicaId(f"planned-{len(self.actions)}"),
-                node_id=choice.node.id,
-                model=model.name,
-                index=choice.index,
-                revision=model.spec.revision,
-                backend=model.spec.backend,
-                state=ReplicaState.RESERVED,
-                vram=choice.verdict.vram,
-                ram=choice.verdict.ram,
-                cards=choice.verdict.cards,
-                why=why,
-                created_at=self._snapshot.at,
-                changed_at=self._snapshot.at,
-            )
-        )
+        id = ReplicaId(f"planned-{len(self.actions)}")
+        reserved = reservation(model.spec, choice.verdict, choice.index, id=id, at=self._snapshot.at, why=why)
+        self._planned.setdefault(choice.node.id, []).append(reserved)
 
     def _unload(self, replica: Replica, why: str) -> None:
         self.actions.append(UnloadOne(replica=replica, why=why))

@@ -25,7 +25,7 @@ from corral.frontend.serving.decide.act_plan import (
 )
 from corral.frontend.serving.decide.load_job import LoadState
 from corral.frontend.serving.decide.machine import given_back
-from corral.frontend.serving.decide.placement import PlacementRefusal, place
+from corral.frontend.serving.decide.placement import PlacementRefusal, place, reservation
 from corral.frontend.serving.decide.replica import ON_THE_WAY, Replica, ReplicaState
 from corral.frontend.serving.decide.scaling import LoadMore, ScaleAction, TakeBack, UnloadOne, plan
 from corral.frontend.serving.decide.scaling_state import ScalingMemory, ScalingPolicy, remember
@@ -164,22 +164,9 @@ class _Settling:
         if isinstance(choice, PlacementRefusal):
             self.problems[action.model] = f"one more fits nowhere: {choice.message}"
             return
-        self.snapshot = snapshot.with_replica(
-            Replica(
-                id=ReplicaId(f"planned-{len(snapshot.replicas)}-{len(self.reasons)}-{choice.node.id}"),
-                node_id=choice.node.id,
-                model=spec.name,
-                index=choice.index,
-                revision=spec.revision,
-                backend=spec.backend,
-                state=ReplicaState.LOADED,
-                vram=choice.verdict.vram,
-                ram=choice.verdict.ram,
-                cards=choice.verdict.cards,
-                created_at=snapshot.at,
-                changed_at=snapshot.at,
-            )
-        )
+        id = ReplicaId(f"planned-{len(snapshot.replicas)}-{len(self.reasons)}-{choice.node.id}")
+        reserved = reservation(spec, choice.verdict, choice.index, id=id, at=snapshot.at)
+        self.snapshot = snapshot.with_replica(replace(reserved, state=ReplicaState.LOADED))
 
 
 def _model_of(action: ScaleAction) -> str:

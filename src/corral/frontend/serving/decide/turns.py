@@ -23,6 +23,7 @@ from corral.frontend.serving.decide.placement import (
     PlacementRequest,
     judge,
     place,
+    reservation,
 )
 from corral.frontend.serving.decide.replica import Replica, ReplicaState
 from corral.frontend.serving.decide.snapshot import FleetSnapshot
@@ -149,21 +150,8 @@ def _goes_elsewhere(snapshot: FleetSnapshot, waiting: WaitingLoad, node_id: Node
 
 def _taking(waiting: WaitingLoad, verdict: NodeVerdict) -> Replica:
     """A stand-in for the replica that the load will make, with an index that no real replica gets."""
-    return Replica(
-        id=ReplicaId(f"promised {waiting.job.id}"),
-        node_id=verdict.node_id,
-        model=waiting.spec.name,
-        index=-1,
-        revision=waiting.spec.revision,
-        backend=waiting.spec.backend,
-        state=ReplicaState.RESERVED,
-        vram=verdict.vram,
-        ram=verdict.ram,
-        cards=verdict.cards,
-        why=waiting.job.why,
-        created_at=waiting.job.created_at,
-        changed_at=waiting.job.created_at,
-    )
+    id, job = ReplicaId(f"promised {waiting.job.id}"), waiting.job
+    return reservation(waiting.spec, verdict, -1, id=id, at=job.created_at, why=job.why)
 
 
 # Placing.

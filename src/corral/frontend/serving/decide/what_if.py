@@ -22,6 +22,7 @@ from corral.frontend.serving.decide.placement import (
     PlacementRefusal,
     VerdictCode,
     place,
+    reservation,
 )
 from corral.frontend.serving.decide.replica import Replica, ReplicaState
 from corral.frontend.serving.decide.snapshot import FleetSnapshot
@@ -248,17 +249,5 @@ def _counts(replica: Replica) -> bool:
 
 def _reserved(spec: ModelSpec, choice: Placement, snapshot: FleetSnapshot) -> Replica:
     """The replica that a load would reserve a place for."""
-    return Replica(
-        id=ReplicaId(f"what-if-{len(snapshot.replicas)}"),
-        node_id=choice.node.id,
-        model=spec.name,
-        index=choice.index,
-        revision=spec.revision,
-        backend=spec.backend,
-        state=ReplicaState.RESERVED,
-        vram=choice.verdict.vram,
-        ram=choice.verdict.ram,
-        cards=choice.verdict.cards,
-        created_at=snapshot.at,
-        changed_at=snapshot.at,
-    )
+    id = ReplicaId(f"what-if-{len(snapshot.replicas)}")
+    return reservation(spec, choice.verdict, choice.index, id=id, at=snapshot.at)

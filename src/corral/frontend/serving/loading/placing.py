@@ -29,9 +29,10 @@ from corral.frontend.serving.decide.placement import (
     PlacementRefusal,
     PlacementRequest,
     VerdictCode,
+    reservation,
     still_fits,
 )
-from corral.frontend.serving.decide.replica import LIVE, Replica, ReplicaState
+from corral.frontend.serving.decide.replica import LIVE, Replica
 from corral.frontend.serving.decide.snapshot import FleetSnapshot
 from corral.frontend.serving.decide.turns import place_in_turn, room_reason, waiting_before
 from corral.frontend.serving.snapshots import Snapshots
@@ -196,7 +197,8 @@ class Placing:
         self, held: HeldJob, request: PlacementRequest, choice: Placement, candidates: Sequence[CandidateNode]
     ) -> Placed | None:
         """Take the place that was chosen; None when it, or its room, is taken meanwhile."""
-        replica = self._reservation(held, choice)
+        id, now = new_replica_id(), self._clock.now()
+        replica = reservation(held.spec, choice.verdict, choice.index, id=id, at=now, why=held.job.why)
         chosen = next(candidate for candidate in candidates if candidate.node.id == choice.node.id)
 
         def fits(on_machine: Sequence[Replica]) -> bool:
@@ -215,24 +217,6 @@ class Placing:
         await self._shared.look(full)
         sharing = full & self._shared.nodes
         return [replace(each, has_files=True) if each.node.id in sharing else each for each in candidates]
-
-    def _reservation(self, held: HeldJob, choice: Placement) -> Replica:
-        now = self._clock.now()
-        return Replica(
-            id=new_replica_id(),
-            node_id=choice.node.id,
-            model=held.spec.name,
-            index=choice.index,
-            revision=held.spec.revision,
-            backend=held.spec.backend,
-            state=ReplicaState.RESERVED,
-            vram=choice.verdict.vram,
-            ram=choice.verdict.ram,
-            cards=choice.verdict.cards,
-            why=held.job.why,
-            created_at=now,
-            changed_at=now,
-        )
 
 
 def _may_take(replica: Replica, verdict: NodeVerdict) -> bool:
