@@ -204,8 +204,11 @@ class Inference(Exchange):
             name = services.directory.plain_name(name)
         entry = services.directory.find_model(name) if only is None else services.directory.find_allowed(name, only)
         is_anthropic = self._route in ANTHROPIC_PATHS
-        parsed.check(takes_null=not is_anthropic)
-        self._needs_care = self._route in _FOR_FRONTS or parsed.needs_care() or (is_anthropic and parsed.has_blocks())
+        parsed.check_messages(takes_null=not is_anthropic)
+        self._needs_care = self._route in _FOR_FRONTS or (is_anthropic and parsed.has_blocks())
+        if parsed.has_options():
+            parsed.check_options()
+            self._needs_care = self._needs_care or parsed.needs_care()
         use = _USES[self._route]
         if entry.uses and use is not None and use not in entry.uses:  # refused before anything is loaded for it
             reason = f"the model {entry.name} is for {' and '.join(entry.uses)}, and not for {use}"
