@@ -9,10 +9,11 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final, NamedTuple, Protocol, cast
+from typing import Final, Protocol, cast
 from urllib.parse import urlsplit
 
 import httptools
+import msgspec
 
 from corral.base.errors import InvalidInput
 from corral.gateway.write_batching import WriteBatcher
@@ -51,8 +52,11 @@ _BODILESS: Final = frozenset({204, 304})
 _LINE_END: Final = b"\r\n"
 
 
-class Origin(NamedTuple):
-    """Address of an upstream: host and port, with or without TLS, or the path of a unix socket."""
+class Origin(msgspec.Struct, frozen=True, cache_hash=True):
+    """Address of an upstream: host and port, with or without TLS, or the path of a unix socket.
+
+    Connections are looked up by it for every request, so its hash is computed once.
+    """
 
     host: str
     port: int
@@ -257,17 +261,17 @@ class UpstreamConnection(asyncio.Protocol):
         self._taker = None
         self._transport.close()
 
-    @property
     def is_usable(self) -> bool:
+        """Whether a request can be sent. No property, because those cost more, and each request asks this."""
         return not self._closed and not self._transport.is_closing()
 
     def pause(self) -> None:
-        if not self._paused and self.is_usable:
+        if not self._paused and self.is_usable():
             self._paused = True
             self._transport.pause_reading()
 
     def resume(self) -> None:
-        if self._paused and self.is_usable:
+        if self._paused and self.is_usable():
             self._paused = False
             self._transport.resume_reading()
 
