@@ -239,7 +239,7 @@ class Inference(Exchange):
         if self._waits_since is not None:
             self._tally.waited(self._services.loop.time() - self._waits_since)
             self._waits_since = None
-        self._tally.sums.request_bytes += len(self._body)
+        self._tally.request_bytes += len(self._body)
         self._asks_front = self._needs_care
         if replica.engine is not None and not self._is_ready_for(replica, replica.engine):
             return
@@ -337,7 +337,7 @@ class Inference(Exchange):
         """The first byte of the answer goes to the client."""
         self._first_at = now = self._services.loop.time()
         if self._status < 400:
-            self._tally.sums.first_byte.add(now - self._came_at, FIRST_BYTE_BOUNDS)
+            self._tally.first_byte.add(now - self._came_at, FIRST_BYTE_BOUNDS)
 
     def _answer_seconds(self) -> float:
         """How long the answer took from its first byte; one that came in one piece, from the asking."""
