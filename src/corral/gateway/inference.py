@@ -25,7 +25,7 @@ from corral.gateway.engine_requests import (
     rename_in_form,
     rename_in_json,
 )
-from corral.gateway.exchange import ClientSide, Exchange, RequestOutcome, Services
+from corral.gateway.exchange import OK, REFUSED, ClientSide, Exchange, RequestOutcome, Services
 from corral.gateway.head import RequestHead, write_head
 from corral.gateway.prefixes import chain_of
 from corral.gateway.tally import ModelTally
@@ -146,7 +146,7 @@ class Inference(Exchange):
     )
 
     def __init__(self, services: Services, client: ClientSide, head: RequestHead, body: bytes, key: KeyEntry) -> None:
-        super().__init__(services, client, head, body)
+        Exchange.__init__(self, services, client, head, body)  # cheaper than with `super()`
         self.model = ""
         self.owner = key.id or key.hash
         self._key = key
@@ -195,10 +195,11 @@ class Inference(Exchange):
         self._submit()
 
     def _submit(self) -> None:
-        if self._body.startswith(BOM_UTF8):
-            self._body = self._body[len(BOM_UTF8) :]
+        body = self._body
+        if body and body[0] == BOM_UTF8[0]:
+            self._body = body = body.removeprefix(BOM_UTF8)
         services, only = self._services, self._key.models
-        parsed = asked_in_json(self._body) if self._route != _FORMS else asked_in_form(self._head, self._body)
+        parsed = asked_in_json(body) if self._route != _FORMS else asked_in_form(self._head, body)
         name = parsed.named()
         if self._route in OLLAMA_PATHS:
             name = services.directory.plain_name(name)
@@ -306,12 +307,19 @@ class Inference(Exchange):
                 return
             self._begins()
         self._client.write(data)
-        self._tail.add(data)
+        tail = self._tail
+        tail.pieces.append(data)
+        tail.size = size = tail.size + len(data)
+        if size >= tail.trim_at:
+            tail.trim()
 
     def upstream_began(self, head: AnswerHead, first: bytes) -> None:
         """Hold short error responses until they are complete, because they may be translated. Pass on everything
         else."""
-        if (failure := self._accept(head)) is not None:
+        replica = self._replica
+        if head.status == 200 and replica is not None and not replica.is_demoted:
+            self._pass_on(head, first)
+        elif (failure := self._accept(head)) is not None:
             self._give_up(failure)
         elif head.status >= 400 and head.is_short(_MOST_ERROR_BYTES) and self._head.method != b"HEAD":
             self._error = _HeldError(head, first)
@@ -373,7 +381,7 @@ class Inference(Exchange):
             return
         self._status, body = translated
         self._tail.add(body)
-        self._end(RequestOutcome.REFUSED)
+        self._end(REFUSED)
         retry_after = _RETRY_AFTER.search(error.head.raw)
         headers = {} if retry_after is None else {"Retry-After": retry_after[1].decode("latin-1")}
         if self._services.config.expose_node and self._replica is not None:
@@ -488,7 +496,7 @@ class Inference(Exchange):
             return
         if not self._is_counted:
             self._services.dispatcher.withdraw(self)
-        usage = self._tail.usage() if outcome is RequestOutcome.OK else None
+        usage = self._tail.usage() if outcome is OK else None
         seconds = self._answer_seconds() if usage is not None else 0.0
         if self._replica is not None:
             self._services.ledger.ended(self._replica.id, self.model, self.owner, outcome, usage, seconds)
