@@ -293,7 +293,7 @@ class UpstreamConnection(asyncio.Protocol):
             taker.upstream_data(data)
             if self._complete:
                 self._finish(taker)
-            else:
+            elif not self._batcher.is_due:
                 self._batcher.passed(data)
         else:
             self._fail(UpstreamFailure.GARBAGE)
