@@ -195,22 +195,22 @@ class Inference(Exchange):
         self._submit()
 
     def _submit(self) -> None:
-        body = self._body
+        body, route = self._body, self._route
         if body and body[0] == BOM_UTF8[0]:
             self._body = body = body.removeprefix(BOM_UTF8)
         services, only = self._services, self._key.models
-        parsed = asked_in_json(body) if self._route != _FORMS else asked_in_form(self._head, body)
+        parsed = asked_in_json(body) if route != _FORMS else asked_in_form(self._head, body)
         name = parsed.named()
-        if self._route in OLLAMA_PATHS:
+        if route in OLLAMA_PATHS:
             name = services.directory.plain_name(name)
         entry = services.directory.find_model(name) if only is None else services.directory.find_allowed(name, only)
-        is_anthropic = self._route in ANTHROPIC_PATHS
+        is_anthropic = route in ANTHROPIC_PATHS
         parsed.check_messages(takes_null=not is_anthropic)
-        self._needs_care = self._route in _FOR_FRONTS or (is_anthropic and parsed.has_blocks())
+        self._needs_care = route in _FOR_FRONTS or (is_anthropic and parsed.has_blocks())
         if parsed.has_options():
             parsed.check_options()
             self._needs_care = self._needs_care or parsed.needs_care()
-        use = _USES[self._route]
+        use = _USES[route]
         if entry.uses and use is not None and use not in entry.uses:  # refused before anything is loaded for it
             reason = f"the model {entry.name} is for {' and '.join(entry.uses)}, and not for {use}"
             knobs = "its configuration decides that: backend, known_usecases, embeddings, reranking"

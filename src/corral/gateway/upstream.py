@@ -224,7 +224,8 @@ class UpstreamConnection(asyncio.Protocol):
     _seen: bool = False
     _own_length: bool = False
     _complete: bool = False
-    _overrun: bool = False
+    _is_garbage: bool = False
+    """Whether anything but one well-formed response came."""
     _keep_alive: bool = False
     _paused: bool = False
     _closed: bool = False
@@ -238,7 +239,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._held = b""
         self._in_head = True
         self._is_head_request = is_head
-        self._seen = self._complete = self._overrun = self._keep_alive = False
+        self._seen = self._complete = self._is_garbage = self._keep_alive = False
         self.served += 1
         if len(body) < 65536:
             self._transport.write(head + body)
@@ -289,14 +290,21 @@ class UpstreamConnection(asyncio.Protocol):
             self._read_head(taker, self._held + data if self._held else data)
         elif self._tunnel:
             taker.upstream_data(data)
-        elif self._is_sound(data):
+        else:
+            try:  # what `_is_sound` does, without a call for every event of every stream
+                self._parser.feed_data(data)
+            except httptools.HttpParserUpgrade:
+                pass
+            except httptools.HttpParserError:
+                self._is_garbage = True
+            if self._is_garbage:
+                self._fail(UpstreamFailure.GARBAGE)
+                return
             taker.upstream_data(data)
             if self._complete:
                 self._finish(taker)
             elif not self._batcher.is_due:
                 self._batcher.passed(data)
-        else:
-            self._fail(UpstreamFailure.GARBAGE)
 
     def eof_received(self) -> None:
         self._at_end()
@@ -319,7 +327,7 @@ class UpstreamConnection(asyncio.Protocol):
 
     def on_message_begin(self) -> None:
         if self._complete:
-            self._overrun = True
+            self._is_garbage = True
 
     def on_message_complete(self) -> None:
         # Read it now: after `feed_data` the parser has forgotten it.
@@ -335,7 +343,7 @@ class UpstreamConnection(asyncio.Protocol):
             return True
         except httptools.HttpParserError:
             return False
-        return not self._overrun
+        return not self._is_garbage
 
     def _read_head(self, taker: Taker, data: bytes) -> None:
         """Parse the head from all bytes so far. Interim heads (1xx) are skipped."""
