@@ -384,9 +384,7 @@ class UpstreamConnection(asyncio.Protocol):
         if first and (self._is_head_request or not self._is_sound(first)):
             self._fail(UpstreamFailure.GARBAGE)
             return
-        taker.upstream_began(head, first)
-        if self._complete and self._taker is taker:
-            self._finish(taker)
+        self._hand_over(taker, head, first)
 
     def _begin_again(self, taker: Taker, data: bytes) -> None:
         """Begin a response with the same head as the last one. The parser gets all of it at once."""
@@ -396,9 +394,17 @@ class UpstreamConnection(asyncio.Protocol):
         if not self._is_sound(data):
             self._fail(UpstreamFailure.GARBAGE)
             return
-        taker.upstream_began(head, data[len(head.raw) :])
-        if self._complete and self._taker is taker:
+        self._hand_over(taker, head, data[len(head.raw) :])
+
+    def _hand_over(self, taker: Taker, head: AnswerHead, first: bytes) -> None:
+        """Hand over the head and what came of the body with it."""
+        taker.upstream_began(head, first)
+        if self._taker is not taker:
+            return
+        if self._complete:
             self._finish(taker)
+        elif not self._batcher.is_due:  # engines that are quick write the next piece at once
+            self._batcher.passed(first)
 
     def _finish(self, taker: Taker) -> None:
         self._taker = None
