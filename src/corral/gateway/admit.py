@@ -37,6 +37,8 @@ _MAX_KEY: Final = 512
 _MAX_NAME: Final = 512
 _EMPTY_LIST: Final = re.compile(rb"\[\s*\]")
 _LIST: Final = ord("[")
+_NOT_FULL: Final = b" \t\r\n]"
+"""What follows the bracket where a list may be empty."""
 _LONGEST_NUMBER: Final = 1024
 _SHOWN: Final = 20
 """How many characters of a number an error message repeats."""
@@ -198,6 +200,12 @@ class RequestFields(msgspec.Struct, gc=False):
             raise GatewayRefusal(404, "there is no model with such a long name", code="model_not_found", param="model")
         return name
 
+    def has_options(self) -> bool:
+        """Whether the body has any of these fields beside the model and messages. Most have none, and this is much
+        quicker than to look at each field."""
+        absent = msgspec.structs.astuple(self).count(_ABSENT)
+        return absent + bool(self.model) + bool(self.messages) != _FIELD_COUNT
+
     def needs_care(self) -> bool:
         """Whether the request uses a feature that some engines ignore silently or answer wrongly."""
         return bool(
@@ -232,16 +240,24 @@ class RequestFields(msgspec.Struct, gc=False):
             return True
         return bool(self.messages) and _BLOCKS.search(self.messages) is not None
 
-    def check(self, *, takes_null: bool = True, takes_empty: bool = False) -> None:
-        """Raise `GatewayRefusal` for values that no model can serve but some engines accept.
+    def check_messages(self, *, takes_null: bool = True, takes_empty: bool = False) -> None:
+        """Raise `GatewayRefusal` for messages that no model can answer but some engines accept.
 
         `takes_null` tells whether engines know that `"messages": null` are none; `takes_empty`, whether a chat without
         messages has a meaning.
         """
-        if self.messages and memoryview(self.messages)[0] != _LIST and not (takes_null and self.messages == _NULL):
+        messages = self.messages
+        if not messages:
+            return
+        view = memoryview(messages)
+        if view[0] == _LIST:
+            if view[1] in _NOT_FULL and not takes_empty and _EMPTY_LIST.match(messages):
+                raise GatewayRefusal(400, "`messages` must not be empty", code="invalid_value", param="messages")
+        elif not takes_null or messages != _NULL:
             raise GatewayRefusal(400, "`messages` must be a list", code="invalid_type", param="messages")
-        if self.messages and not takes_empty and _EMPTY_LIST.match(self.messages):
-            raise GatewayRefusal(400, "`messages` must not be empty", code="invalid_value", param="messages")
+
+    def check_options(self) -> None:
+        """Raise `GatewayRefusal` for values of options that no model can serve but some engines accept."""
         if (
             self.temperature
             or self.max_tokens
@@ -311,6 +327,9 @@ class RequestFields(msgspec.Struct, gc=False):
         if not schema or memoryview(schema)[0] not in _SCHEMA_BEGINNINGS:
             name = "response_format.json_schema.schema"
             raise GatewayRefusal(400, f"`{name}` must be a JSON schema", code="invalid_value", param=name)
+
+
+_FIELD_COUNT: Final = len(RequestFields.__struct_fields__)
 
 
 class _SchemaField(msgspec.Struct, gc=False):

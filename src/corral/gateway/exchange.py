@@ -46,6 +46,11 @@ class RequestOutcome(StrEnum):
     CLIENT_GONE = "client_gone"
 
 
+OK, REFUSED = RequestOutcome.OK, RequestOutcome.REFUSED
+"""Names of their own for the usual outcomes, because looking a member up in its enum class costs more than most uses of
+it."""
+
+
 class Services(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that exchanges need; one object for the whole process."""
 
@@ -321,7 +326,7 @@ class Exchange:
     def _complete(self) -> None:
         """The response has come to its end."""
         self._connection = None
-        self._end(RequestOutcome.OK if self._status < 400 else RequestOutcome.REFUSED)
+        self._end(OK if self._status < 400 else REFUSED)
         self._client.finish(keep=self._keep)
 
     def upstream_failed(self, failure: UpstreamFailure) -> None:

@@ -332,9 +332,10 @@ def own_lines(host: bytes, authorization: bytes | None) -> bytes:
 
 def write_head(head: RequestHead, *, target: bytes, lines: bytes, added: bytes, length: int) -> bytes:
     """Return the head for the upstream. `lines` are its own ones, `added` others of this request; all are complete."""
-    if length or head.is_chunked or head.length is not None:
-        added = b"Content-Length: %d\r\n%b" % (length, added)
-    return b"%b %b HTTP/1.1\r\n%b%b%b\r\n" % (head.method, target, lines, head.fields, added)
+    if not length and head.length is None and not head.is_chunked:
+        return b"%b %b HTTP/1.1\r\n%b%b%b\r\n" % (head.method, target, lines, head.fields, added)
+    form = b"%b %b HTTP/1.1\r\n%b%bContent-Length: %d\r\n%b\r\n"
+    return form % (head.method, target, lines, head.fields, length, added)
 
 
 def forwarded_lines(host: str, *, is_secure: bool) -> bytes:

@@ -26,7 +26,7 @@ from corral.gateway.engine_requests import (
     rename_in_form,
     rename_in_json,
 )
-from corral.gateway.exchange import ClientSide, Exchange, RequestOutcome, Services
+from corral.gateway.exchange import OK, REFUSED, ClientSide, Exchange, RequestOutcome, Services
 from corral.gateway.head import RequestHead, write_head
 from corral.gateway.prefixes import chain_of
 from corral.gateway.tally import ModelTally
@@ -147,7 +147,7 @@ class Inference(Exchange):
     )
 
     def __init__(self, services: Services, client: ClientSide, head: RequestHead, body: bytes, key: KeyEntry) -> None:
-        super().__init__(services, client, head, body)
+        Exchange.__init__(self, services, client, head, body)  # cheaper than with `super()`
         self.model = ""
         self.owner = key.id or key.hash
         self._key = key
@@ -196,18 +196,22 @@ class Inference(Exchange):
         self._submit()
 
     def _submit(self) -> None:
-        if self._body.startswith(BOM_UTF8):
-            self._body = self._body[len(BOM_UTF8) :]
+        body, route = self._body, self._route
+        if body and body[0] == BOM_UTF8[0]:
+            self._body = body = body.removeprefix(BOM_UTF8)
         services, only = self._services, self._key.models
-        parsed = asked_in_json(self._body) if self._route != _FORMS else asked_in_form(self._head, self._body)
+        parsed = asked_in_json(body) if route != _FORMS else asked_in_form(self._head, body)
         name = parsed.named()
-        if is_ollama := self._route in OLLAMA_PATHS:
+        if is_ollama := route in OLLAMA_PATHS:
             name = services.directory.plain_name(name)
         entry = services.directory.find_model(name) if only is None else services.directory.find_allowed(name, only)
-        is_anthropic = self._route in ANTHROPIC_PATHS
-        parsed.check(takes_null=not is_anthropic, takes_empty=is_ollama)
-        self._needs_care = self._route in _FOR_FRONTS or parsed.needs_care() or (is_anthropic and parsed.has_blocks())
-        use = _USES[self._route]
+        is_anthropic = route in ANTHROPIC_PATHS
+        parsed.check_messages(takes_null=not is_anthropic, takes_empty=is_ollama)
+        self._needs_care = route in _FOR_FRONTS or (is_anthropic and parsed.has_blocks())
+        if parsed.has_options():
+            parsed.check_options()
+            self._needs_care = self._needs_care or parsed.needs_care()
+        use = _USES[route]
         if entry.uses and use is not None and use not in entry.uses:  # refused before anything is loaded for it
             reason = f"the model {entry.name} is for {' and '.join(entry.uses)}, and not for {use}"
             knobs = "its configuration decides that: backend, known_usecases, embeddings, reranking"
@@ -237,7 +241,7 @@ class Inference(Exchange):
         if self._waits_since is not None:
             self._tally.waited(self._services.loop.time() - self._waits_since)
             self._waits_since = None
-        self._tally.sums.request_bytes += len(self._body)
+        self._tally.request_bytes += len(self._body)
         self._asks_front = self._needs_care
         if replica.engine is not None and not self._is_ready_for(replica, replica.engine):
             return
@@ -304,12 +308,19 @@ class Inference(Exchange):
                 return
             self._begins()
         self._client.write(data)
-        self._tail.add(data)
+        tail = self._tail
+        tail.pieces.append(data)
+        tail.size = size = tail.size + len(data)
+        if size >= tail.trim_at:
+            tail.trim()
 
     def upstream_began(self, head: AnswerHead, first: bytes) -> None:
         """Hold short error responses until they are complete, because they may be translated. Pass on everything
         else."""
-        if (failure := self._accept(head)) is not None:
+        replica = self._replica
+        if head.status == 200 and replica is not None and not replica.is_demoted:
+            self._pass_on(head, first)
+        elif (failure := self._accept(head)) is not None:
             self._give_up(failure)
         elif head.status >= 400 and head.is_short(_MOST_ERROR_BYTES) and self._head.method != b"HEAD":
             self._error = _HeldError(head, first)
@@ -335,7 +346,7 @@ class Inference(Exchange):
         """The first byte of the answer goes to the client."""
         self._first_at = now = self._services.loop.time()
         if self._status < 400:
-            self._tally.sums.first_byte.add(now - self._came_at, FIRST_BYTE_BOUNDS)
+            self._tally.first_byte.add(now - self._came_at, FIRST_BYTE_BOUNDS)
 
     def _answer_seconds(self) -> float:
         """How long the answer took from its first byte; one that came in one piece, from the asking."""
@@ -371,7 +382,7 @@ class Inference(Exchange):
             return
         self._status, body = translated
         self._tail.add(body)
-        self._end(RequestOutcome.REFUSED)
+        self._end(REFUSED)
         retry_after = _RETRY_AFTER.search(error.head.raw)
         headers = {} if retry_after is None else {"Retry-After": retry_after[1].decode("latin-1")}
         if self._services.config.expose_node and self._replica is not None:
@@ -486,7 +497,7 @@ class Inference(Exchange):
             return
         if not self._is_counted:
             self._services.dispatcher.withdraw(self)
-        usage = self._tail.usage() if outcome is RequestOutcome.OK else None
+        usage = self._tail.usage() if outcome is OK else None
         seconds = self._answer_seconds() if usage is not None else 0.0
         if self._replica is not None:
             self._services.ledger.ended(self._replica.id, self.model, self.owner, outcome, usage, seconds)

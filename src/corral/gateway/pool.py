@@ -32,6 +32,8 @@ class Pool:
         self._time_outs = time_outs
         self._loop = loop
         self._control = control
+        self._surely_kept = min(limits.idle_control, limits.idle_upstream)
+        """This many idle connections are kept to any origin."""
         self._tls = tls
         self._engines = engines
         self._fleet = fleet
@@ -52,7 +54,7 @@ class Pool:
         idle = self._idle.get(origin)
         while idle:
             connection = idle.pop()
-            if connection.is_usable:
+            if connection.is_usable():
                 return connection
         return None
 
@@ -75,13 +77,15 @@ class Pool:
         return connection
 
     def release(self, connection: UpstreamConnection) -> None:
-        origin, limits = connection.origin, self._limits
-        idle = self._idle[origin]
-        if len(idle) >= (limits.idle_control if origin == self._control else limits.idle_upstream):
+        idle = self._idle[connection.origin]
+        if len(idle) >= self._surely_kept and len(idle) >= self._most_idle(connection.origin):
             connection.abort()
             return
         connection.idle_since = self._loop.time()
         idle.append(connection)
+
+    def _most_idle(self, origin: Origin) -> int:
+        return self._limits.idle_control if origin == self._control else self._limits.idle_upstream
 
     def lost(self, connection: UpstreamConnection) -> None:
         self._open.discard(connection)

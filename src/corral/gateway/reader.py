@@ -63,7 +63,7 @@ class RequestReader:
         """The remembered head as received, without the digits of its Content-Length."""
         self._length_start = self._length_end = 0
         """Where those digits begin, and where they end when counted from the end of the head."""
-        self._knows_end = False
+        self.knows_end = False
         """Whether the parser was skipped for this request; then the body is as long as the head says."""
         self.body: list[bytes | bytearray] = []
         self.body_size = 0
@@ -83,7 +83,7 @@ class RequestReader:
 
         Raise `GatewayRefusal`.
         """
-        if self._knows_end:
+        if self.knows_end:
             self.on_body(data)
             self.is_complete = self.body_size == (self._last_head and self._last_head.length)
             return len(data)
@@ -119,13 +119,13 @@ class RequestReader:
         if not digits.isdigit() or len(digits) > _MOST_DIGITS:
             return None
         head.length = int(digits)
-        self._knows_end = True
+        self.knows_end = True
         self.is_complete = not head.length
         return head
 
     def _parsed(self, raw: bytes) -> RequestHead:
         """Parse the head, and remember it for the next request."""
-        self._knows_end = False
+        self.knows_end = False
         wants_upgrade = self._feed_head(raw)
         head = read_head(raw)
         if wants_upgrade and not head.upgrades_to_websocket:  # the parser did not read a body for it

@@ -25,7 +25,9 @@ from corral.gateway.routes import Admission, CorsPolicy, Router, error_shape
 from corral.gateway.senders import RequestSender, Senders
 from corral.gateway.upstream import Unchunker
 from corral.wire.keys import UNCHECKED, KeylessRoute
+from corral.wire.view import KeyEntry
 
+_CR: Final = ord("\r")
 _EMPTY_LINES: Final = b"\r\n" * 4
 _NO_HEAD: Final = RequestHead()
 _STEPS_IN_A_TURN: Final = 16
@@ -215,18 +217,19 @@ class ClientConnection(asyncio.Protocol):
     def _advance(self) -> None:
         """Process buffered data until more is needed, a request is being answered, or it is the turn of other
         connections. Not re-entrant."""
-        if self._advancing:
+        if self._advancing or not self._has_work():
             return
         self._advancing = True
         try:
-            for _ in range(_STEPS_IN_A_TURN if self._sender.is_known else _STRANGER_STEPS_IN_A_TURN):
-                if not self._has_work():
-                    return
+            steps = _STEPS_IN_A_TURN if self._sender.is_known else _STRANGER_STEPS_IN_A_TURN
+            while steps:
+                steps -= 1
                 self._step()
+                if not self._held or not self._has_work():
+                    return
         finally:
             self._advancing = False
-        if self._has_work():
-            self._yield_turn()
+        self._yield_turn()
 
     def _has_work(self) -> bool:
         """Whether there is data that can be processed now."""
@@ -270,7 +273,7 @@ class ClientConnection(asyncio.Protocol):
             self._begin_head()
             self._collect_head(data)
             return
-        if data.startswith(b"\r\n"):
+        if data[0] == _CR and data.startswith(b"\r\n"):
             if data.startswith(_EMPTY_LINES):
                 raise GatewayRefusal.bad_framing("there are only empty lines")
             self._begin_head()
@@ -318,12 +321,16 @@ class ClientConnection(asyncio.Protocol):
             return
         self._admission = self._admitted(head)
         if reader.is_complete:
-            self._dispatch(head)
+            self._dispatch(head, b"")
             return
         self._remaining = length = head.length or 0
         if 0 < length <= len(remaining):  # the usual case: the body arrived with the head
             self._held = b""
-            self._take_body(remaining)
+            if length == len(remaining) and reader.knows_end:  # nothing is left for the parser to find
+                self.hold_body(length)
+                self._dispatch(head, remaining)
+            else:
+                self._take_body(remaining)
             return
         self._state = _BODY
         self._body_since = self._time()
@@ -341,13 +348,13 @@ class ClientConnection(asyncio.Protocol):
     def _admitted(self, head: RequestHead) -> Admission:
         try:
             admission = self._router.admit(head)
-            if isinstance(admission, KeylessRoute):
-                self._begin_keyless(head, admission)
-            else:
+            if isinstance(admission, KeyEntry):
                 if not self._sender.is_known:
                     self._meet_sender(head, None)
                 if (head.length or 0) > self._limits.body:
                     raise body_too_large(self._limits.body)
+            else:
+                self._begin_keyless(head, admission)
             return admission
         except GatewayRefusal as refusal:
             refusal.closes = refusal.closes or not self._reader.is_complete or self._gets_many_refusals(head, refusal)
@@ -385,13 +392,12 @@ class ClientConnection(asyncio.Protocol):
             return
         if reader.has_overrun:
             self.closes = True
-        self._dispatch(head)
+        self._dispatch(head, reader.take_body())
 
-    def _dispatch(self, head: RequestHead) -> None:
+    def _dispatch(self, head: RequestHead, body: bytes) -> None:
         """Start the exchange. Raise `GatewayRefusal`; later refusals of the exchange arrive through `refuse`."""
         self._state = _BUSY
         self._deadline = 0.0
-        body = self._reader.take_body()
         exchange = self._router.exchange(self, head, body, self._admission)
         if exchange is None:
             self.answer(self._router.answer(head, body, self._admission))

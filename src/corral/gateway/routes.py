@@ -151,12 +151,12 @@ class Router:
 
     def exchange(self, client: ClientSide, head: RequestHead, body: bytes, admission: Admission) -> Exchange | None:
         """Return the exchange that relays this request, or None when `answer` responds."""
-        if isinstance(admission, KeylessRoute):
-            if admission.proof is RequiredProof.NODE:
-                return FromWorker(self._services, client, head, body)
-        elif head.path in ROUTES:
-            kind = NamedByPath if head.model else Inference
-            return kind(self._services, client, head, body, admission)
+        if isinstance(admission, KeyEntry):
+            if head.path in ROUTES:
+                kind = NamedByPath if head.model else Inference
+                return kind(self._services, client, head, body, admission)
+        elif admission.proof is RequiredProof.NODE:
+            return FromWorker(self._services, client, head, body)
         if ollama.is_own(head.path):
             return None
         if head.method in _READING:

@@ -1,11 +1,11 @@
 """What the gateway counts: a `Tally` for its metrics, and a `Ledger` that is reported to control in batches."""
 
-from collections import Counter
-from dataclasses import dataclass, field
+from collections import Counter, defaultdict
+from dataclasses import asdict, dataclass, field
 from typing import Final
 
 from corral.gateway.usage import Usage
-from corral.wire.metrics import ModelCounts
+from corral.wire.metrics import HistogramCounts
 from corral.wire.view import Finished, GatewayReport, ReplicaFailure
 
 _MOST_MODELS: Final = 10_000
@@ -19,25 +19,33 @@ CLIENT_LEFT: Final = 499
 
 @dataclass(slots=True)
 class ModelTally:
-    requests: Counter[tuple[int, str]] = field(default_factory=Counter)
-    """Number of requests by status and outcome."""
-    sums: ModelCounts = field(default_factory=ModelCounts)
-    """All other sums, as they are reported."""
+    """The sums of one model, which `wire.metrics.ModelCounts` explains. They become one when they are reported, because
+    it costs several times as much to change a field of a message."""
+
+    requests: defaultdict[tuple[int, str], int] = field(default_factory=lambda: defaultdict(int))
+    """Number of requests by status and outcome. No counter, whose items cost ten times as much to set."""
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    request_bytes: int = 0
+    answer_bytes: int = 0
+    waits: int = 0
+    wait_seconds: float = 0.0
+    first_byte: HistogramCounts = field(default_factory=HistogramCounts)
+    answer_seconds: float = 0.0
 
     def waited(self, seconds: float) -> None:
         """Count a request that has waited for a replica."""
-        self.sums.waits += 1
-        self.sums.wait_seconds += seconds
+        self.waits += 1
+        self.wait_seconds += seconds
 
     def ended(self, status: int, outcome: str, *, answer_bytes: int, usage: Usage | None, seconds: float) -> None:
         """Count the end of a request that had reached this model. `seconds` is how long its answer took."""
         self.requests[status or CLIENT_LEFT, outcome] += 1
-        sums = self.sums
-        sums.answer_bytes += answer_bytes
+        self.answer_bytes += answer_bytes
         if usage is not None:
-            sums.prompt_tokens += usage.prompt_tokens
-            sums.completion_tokens += usage.completion_tokens
-            sums.answer_seconds += seconds
+            self.prompt_tokens += usage.prompt_tokens
+            self.completion_tokens += usage.completion_tokens
+            self.answer_seconds += seconds
 
 
 @dataclass(slots=True)
@@ -63,6 +71,17 @@ class Tally:
         return tally
 
 
+@dataclass(slots=True)
+class _EndedRequests:
+    """The sums of a `wire.view.Finished`, which is made of them once it is reported."""
+
+    requests: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    usage_unknown: int = 0
+    answer_seconds: float = 0.0
+
+
 class Ledger:
     """Sums of ended requests and failures of replicas, collected for reports to control.
 
@@ -73,7 +92,8 @@ class Ledger:
         self.gateway = gateway
         """Id of this gateway process; new at every start."""
         self._sequence = 1
-        self._finished: dict[tuple[str, str, str, str], Finished] = {}
+        self._finished: dict[tuple[str, str, str, str], _EndedRequests] = {}
+        """By replica, model, key and outcome."""
         self._failures: Counter[tuple[str, str]] = Counter()
         self._sending: tuple[list[Finished], list[ReplicaFailure]] | None = None
 
@@ -85,9 +105,7 @@ class Ledger:
         if line is None:
             if len(self._finished) >= _MAX_LINES:
                 name = (OTHERS, OTHERS, OTHERS, outcome)
-            line = self._finished.setdefault(
-                name, Finished(replica=name[0], model=name[1], key=name[2], outcome=outcome)
-            )
+            line = self._finished.setdefault(name, _EndedRequests())
         line.requests += 1
         if usage is None:
             line.usage_unknown += 1
@@ -104,7 +122,7 @@ class Ledger:
         """Return the batch to send: the previous one again unless it was acknowledged."""
         if self._sending is None:
             failures = [ReplicaFailure(replica=name, reason=why, times=n) for (name, why), n in self._failures.items()]
-            self._sending = list(self._finished.values()), failures
+            self._sending = [_finished(*name, line) for name, line in self._finished.items()], failures
             self._finished, self._failures = {}, Counter()
         finished, failures = self._sending
         return GatewayReport(gateway=self.gateway, sequence=self._sequence, finished=finished, failures=failures)
@@ -112,3 +130,7 @@ class Ledger:
     def acknowledged(self) -> None:
         self._sending = None
         self._sequence += 1
+
+
+def _finished(replica: str, model: str, key: str, outcome: str, line: _EndedRequests) -> Finished:
+    return Finished(replica=replica, model=model, key=key, outcome=outcome, **asdict(line))

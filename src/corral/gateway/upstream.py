@@ -9,10 +9,11 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final, NamedTuple, Protocol, cast
+from typing import Final, Protocol, cast
 from urllib.parse import urlsplit
 
 import httptools
+import msgspec
 
 from corral.base.errors import InvalidInput
 from corral.gateway.write_batching import WriteBatcher
@@ -51,8 +52,11 @@ _BODILESS: Final = frozenset({204, 304})
 _LINE_END: Final = b"\r\n"
 
 
-class Origin(NamedTuple):
-    """Address of an upstream: host and port, with or without TLS, or the path of a unix socket."""
+class Origin(msgspec.Struct, frozen=True, cache_hash=True):
+    """Address of an upstream: host and port, with or without TLS, or the path of a unix socket.
+
+    Connections are looked up by it for every request, so its hash is computed once.
+    """
 
     host: str
     port: int
@@ -220,7 +224,8 @@ class UpstreamConnection(asyncio.Protocol):
     _seen: bool = False
     _own_length: bool = False
     _complete: bool = False
-    _overrun: bool = False
+    _is_garbage: bool = False
+    """Whether anything but one well-formed response came."""
     _keep_alive: bool = False
     _paused: bool = False
     _closed: bool = False
@@ -234,7 +239,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._held = b""
         self._in_head = True
         self._is_head_request = is_head
-        self._seen = self._complete = self._overrun = self._keep_alive = False
+        self._seen = self._complete = self._is_garbage = self._keep_alive = False
         self.served += 1
         if len(body) < 65536:
             self._transport.write(head + body)
@@ -257,17 +262,17 @@ class UpstreamConnection(asyncio.Protocol):
         self._taker = None
         self._transport.close()
 
-    @property
     def is_usable(self) -> bool:
+        """Whether a request can be sent. No property, because those cost more, and each request asks this."""
         return not self._closed and not self._transport.is_closing()
 
     def pause(self) -> None:
-        if not self._paused and self.is_usable:
+        if not self._paused and self.is_usable():
             self._paused = True
             self._transport.pause_reading()
 
     def resume(self) -> None:
-        if self._paused and self.is_usable:
+        if self._paused and self.is_usable():
             self._paused = False
             self._transport.resume_reading()
 
@@ -285,14 +290,21 @@ class UpstreamConnection(asyncio.Protocol):
             self._read_head(taker, self._held + data if self._held else data)
         elif self._tunnel:
             taker.upstream_data(data)
-        elif self._is_sound(data):
+        else:
+            try:  # what `_is_sound` does, without a call for every event of every stream
+                self._parser.feed_data(data)
+            except httptools.HttpParserUpgrade:
+                pass
+            except httptools.HttpParserError:
+                self._is_garbage = True
+            if self._is_garbage:
+                self._fail(UpstreamFailure.GARBAGE)
+                return
             taker.upstream_data(data)
             if self._complete:
                 self._finish(taker)
-            else:
+            elif not self._batcher.is_due:
                 self._batcher.passed(data)
-        else:
-            self._fail(UpstreamFailure.GARBAGE)
 
     def eof_received(self) -> None:
         self._at_end()
@@ -315,7 +327,7 @@ class UpstreamConnection(asyncio.Protocol):
 
     def on_message_begin(self) -> None:
         if self._complete:
-            self._overrun = True
+            self._is_garbage = True
 
     def on_message_complete(self) -> None:
         # Read it now: after `feed_data` the parser has forgotten it.
@@ -331,7 +343,7 @@ class UpstreamConnection(asyncio.Protocol):
             return True
         except httptools.HttpParserError:
             return False
-        return not self._overrun
+        return not self._is_garbage
 
     def _read_head(self, taker: Taker, data: bytes) -> None:
         """Parse the head from all bytes so far. Interim heads (1xx) are skipped."""
@@ -372,9 +384,7 @@ class UpstreamConnection(asyncio.Protocol):
         if first and (self._is_head_request or not self._is_sound(first)):
             self._fail(UpstreamFailure.GARBAGE)
             return
-        taker.upstream_began(head, first)
-        if self._complete and self._taker is taker:
-            self._finish(taker)
+        self._hand_over(taker, head, first)
 
     def _begin_again(self, taker: Taker, data: bytes) -> None:
         """Begin a response with the same head as the last one. The parser gets all of it at once."""
@@ -384,9 +394,17 @@ class UpstreamConnection(asyncio.Protocol):
         if not self._is_sound(data):
             self._fail(UpstreamFailure.GARBAGE)
             return
-        taker.upstream_began(head, data[len(head.raw) :])
-        if self._complete and self._taker is taker:
+        self._hand_over(taker, head, data[len(head.raw) :])
+
+    def _hand_over(self, taker: Taker, head: AnswerHead, first: bytes) -> None:
+        """Hand over the head and what came of the body with it."""
+        taker.upstream_began(head, first)
+        if self._taker is not taker:
+            return
+        if self._complete:
             self._finish(taker)
+        elif not self._batcher.is_due:  # engines that are quick write the next piece at once
+            self._batcher.passed(first)
 
     def _finish(self, taker: Taker) -> None:
         self._taker = None

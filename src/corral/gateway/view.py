@@ -8,6 +8,8 @@ from collections import Counter
 from collections.abc import Callable, Container, Iterable, Sequence
 from typing import Final, Protocol, TypeVar
 
+from msgspec.structs import replace
+
 from corral.base.errors import InvalidInput
 from corral.base.own_network import plain_host
 from corral.base.words import near_names
@@ -129,11 +131,11 @@ class UpstreamReplica:
         self.origin = Origin.of(entry.url)
         if entry.door:
             Origin.of(f"https://{entry.door}")
-            self.origin = self.origin._replace(door=entry.door, node=entry.node_id)
+            self.origin = replace(self.origin, door=entry.door, node=entry.node_id)
         self.engine = entry.engine
         self.weight = 1
         self.wakes_fleet = False
-        self.front = self.origin._replace(port=entry.front_port) if entry.front_port else None
+        self.front = replace(self.origin, port=entry.front_port) if entry.front_port else None
         host = self.origin.host_header if entry.engine is None else self.origin.public_host
         self.lines = own_lines(host, f"Bearer {entry.key}".encode() if entry.key else None)
         """Header lines that it gets with every request."""
@@ -148,7 +150,7 @@ class UpstreamReplica:
             self._learn_engine(entry.engine)
 
     def _learn_engine(self, engine: EngineEntry) -> None:
-        self.origin = self.origin._replace(engine_ca=engine.ca)
+        self.origin = replace(self.origin, engine_ca=engine.ca)
         self.weight = max(engine.weight, 1)
         self.wakes_fleet = engine.is_fallback and engine.has_fleet
         """Whether the fleet should load the model while this answers for it."""

@@ -6,8 +6,6 @@ import time
 from pathlib import Path
 from typing import Final
 
-import msgspec
-
 from corral import __version__
 from corral.gateway.exchange import Services
 from corral.gateway.tally import ModelTally
@@ -59,14 +57,19 @@ def _models(services: Services) -> dict[str, ModelCounts]:
     models: dict[str, ModelCounts] = {}
     for name in {*services.tally.models, *in_flight, *waiting}:
         tally = services.tally.models.get(name) or ModelTally()
-        models[name] = msgspec.structs.replace(
-            tally.sums,
+        models[name] = ModelCounts(
             requests=[
                 RequestCount(code=code, outcome=outcome, requests=times)
                 for (code, outcome), times in sorted(tally.requests.items())
             ],
-            wait_seconds=round(tally.sums.wait_seconds, 3),
-            answer_seconds=round(tally.sums.answer_seconds, 3),
+            prompt_tokens=tally.prompt_tokens,
+            completion_tokens=tally.completion_tokens,
+            request_bytes=tally.request_bytes,
+            answer_bytes=tally.answer_bytes,
+            waits=tally.waits,
+            wait_seconds=round(tally.wait_seconds, 3),
+            first_byte=tally.first_byte,
+            answer_seconds=round(tally.answer_seconds, 3),
             in_flight=in_flight.get(name, 0),
             waiting=waiting.get(name, 0),
         )

@@ -29,18 +29,26 @@ class WriteBatcher:
         self._call_soon = call_soon
         self._now = now
         self._sleep = sleep
-        self._is_due = False
+        self.is_due = False
+        """Whether the process pauses after this turn of the loop anyway."""
         self._polled_at = 0.0
+        """About when the last turn of the loop that passed on a piece has ended."""
 
     def passed(self, piece: bytes) -> None:
         """A piece of a response was passed on: pause after this turn of the loop if pieces come quickly."""
-        if not self._is_due and len(piece) < SMALL:
-            self._is_due = True
+        if self.is_due or len(piece) >= SMALL:
+            return
+        now = self._now()
+        if now - self._polled_at < CLOSE_SECONDS:
+            self.is_due = True
             self._call_soon(self._pause)
+        else:  # slow streams do without the callback
+            self._polled_at = now
 
     def _pause(self) -> None:
-        """Block the whole process: it has nothing to do until the next data arrives on those sockets."""
-        self._is_due = False
+        """Block the whole process: it has nothing to do until the next data arrives on those sockets. Not after a turn
+        that was long itself: by then more data is there."""
+        self.is_due = False
         if self._now() - self._polled_at < CLOSE_SECONDS:
             self._sleep(PAUSE_SECONDS)
         self._polled_at = self._now()

@@ -171,5 +171,5 @@ async def test_tokens_of_an_answer_are_counted() -> None:
         front.behave = answer
         told(await gateway.ask(request(chat(), path=CHAT)))
         await gateway.until_quiet()
-        sums = gateway.gateway.services.tally.of(MODEL).sums
+        sums = gateway.gateway.services.tally.of(MODEL)
         assert Usage(sums.prompt_tokens, sums.completion_tokens) == Usage(5, 7)

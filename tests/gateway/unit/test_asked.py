@@ -13,6 +13,19 @@ from corral.gateway.answers import GatewayRefusal
 FIELDS = [field.name for field in msgspec.structs.fields(RequestFields)]
 
 
+def check(asked: RequestFields, *, takes_null: bool = True) -> None:
+    """What is done with the body of a request."""
+    asked.check_messages(takes_null=takes_null)
+    if asked.has_options():
+        asked.check_options()
+
+
+@pytest.mark.parametrize("field", FIELDS)
+def test_a_field_that_is_looked_at_is_an_option(field: str) -> None:
+    is_option = field not in ("model", "messages")
+    assert asked_in_json(b'{"%b": 1, "x": 2}' % field.encode()).has_options() == is_option
+
+
 @pytest.mark.parametrize("field", FIELDS)
 def test_a_field_of_very_many_parts_is_not_built(field: str) -> None:
     body = b'{"%b": [%b[]]}' % (field.encode(), b"[]," * 100_000)
@@ -20,7 +33,7 @@ def test_a_field_of_very_many_parts_is_not_built(field: str) -> None:
     try:
         asked = asked_in_json(body)
         with suppress(GatewayRefusal):  # some may not be lists at all
-            asked.check()
+            check(asked)
         asked.needs_care()
         with pytest.raises(GatewayRefusal):
             asked.named()
@@ -90,16 +103,16 @@ def test_messages_of_plain_text_have_no_blocks(written: bytes) -> None:
 @pytest.mark.parametrize("written", [b"5", b'"hello"', b'{"role": "user"}', b"true"])
 def test_messages_that_are_no_list_are_refused(written: bytes) -> None:
     with pytest.raises(GatewayRefusal, match=r"`messages` must be a list$") as refused:
-        asked_in_json(b'{"messages":  %b}' % written).check()
+        check(asked_in_json(b'{"messages":  %b}' % written))
     assert refused.value.code == "invalid_type"
 
 
 def test_null_is_no_list_where_engines_take_it_for_one() -> None:
     """llama.cpp answers such requests of `/v1/messages` with whatever comes to its mind."""
     asked = asked_in_json(b'{"messages": null}')
-    asked.check()
+    check(asked)
     with pytest.raises(GatewayRefusal, match=r"`messages` must be a list$"):
-        asked.check(takes_null=False)
+        check(asked, takes_null=False)
 
 
 WRONG_KINDS = [
@@ -120,13 +133,13 @@ WRONG_KINDS = [
 @pytest.mark.parametrize(("field", "written", "kinds"), WRONG_KINDS)
 def test_a_value_of_a_kind_that_engines_ignore_is_refused(field: str, written: bytes, kinds: str) -> None:
     with pytest.raises(GatewayRefusal, match=f"`{field}` must be {kinds}$") as refused:
-        asked_in_json(b'{"messages": [1], "%b": %b}' % (field.encode(), written)).check()
+        check(asked_in_json(b'{"messages": [1], "%b": %b}' % (field.encode(), written)))
     assert refused.value.code == "invalid_type"
 
 
 @pytest.mark.parametrize("field", [field for field, _, _ in WRONG_KINDS])
 def test_a_null_is_a_value_that_is_not_given(field: str) -> None:
-    asked_in_json(b'{"messages": [1], "%b": null}' % field.encode()).check()
+    check(asked_in_json(b'{"messages": [1], "%b": null}' % field.encode()))
 
 
 @pytest.mark.parametrize(
@@ -134,23 +147,23 @@ def test_a_null_is_a_value_that_is_not_given(field: str) -> None:
     [b'"stop": "x"', b'"stop": ["x"]', b'"tool_choice": "auto"', b'"tool_choice": {}', b'"logit_bias": [[1, 2]]'],
 )
 def test_values_of_the_right_kind_are_left_to_the_engine(written: bytes) -> None:
-    asked_in_json(b'{"messages": [1], %b}' % written).check()
+    check(asked_in_json(b'{"messages": [1], %b}' % written))
 
 
 def test_the_format_of_speech_is_a_word() -> None:
-    asked_in_json(b'{"model": "m", "input": "hello", "response_format": "mp3"}').check()
+    check(asked_in_json(b'{"model": "m", "input": "hello", "response_format": "mp3"}'))
 
 
 @pytest.mark.parametrize("written", ["2.1", "-0.5", "3", "1e3"])
 def test_a_temperature_out_of_range_is_told_as_it_was_written(written: str) -> None:
     with pytest.raises(GatewayRefusal, match=f"`temperature` must be between 0 and 2, and is {written}$") as refused:
-        asked_in_json(b'{"temperature": %b}' % written.encode()).check()
+        check(asked_in_json(b'{"temperature": %b}' % written.encode()))
     assert refused.value.code == "invalid_value"
 
 
 @pytest.mark.parametrize("written", [b"0", b"2", b"0.7", b"null", b'"9"', b"[9]"])
 def test_other_temperatures_are_left_to_the_engine(written: bytes) -> None:
-    asked_in_json(b'{"temperature": %b}' % written).check()
+    check(asked_in_json(b'{"temperature": %b}' % written))
 
 
 BITS = "a whole number, at most 2147483647"
@@ -173,14 +186,14 @@ WRONG_NUMBERS = [
 @pytest.mark.parametrize(("field", "written", "limits"), WRONG_NUMBERS)
 def test_a_number_that_an_engine_would_take_for_another_is_refused(field: str, written: str, limits: str) -> None:
     with pytest.raises(GatewayRefusal, match=f"^`{field}` must be {limits}, and is {written}$") as refused:
-        asked_in_json(b'{"%b": %b}' % (field.encode(), written.encode())).check()
+        check(asked_in_json(b'{"%b": %b}' % (field.encode(), written.encode())))
     assert refused.value.code == "invalid_value"
 
 
 @pytest.mark.parametrize("written", [b"-1", b"0", b"5", b"5.0", b"2147483647", b"null", b'"5"', b"[5]"])
 @pytest.mark.parametrize("field", ["max_tokens", "max_completion_tokens", "max_output_tokens", "n"])
 def test_other_counts_are_left_to_the_engine(field: str, written: bytes) -> None:
-    asked_in_json(b'{"%b": %b}' % (field.encode(), written)).check()
+    check(asked_in_json(b'{"%b": %b}' % (field.encode(), written)))
 
 
 @pytest.mark.parametrize("written", [b"true", b"false"])
@@ -188,7 +201,7 @@ def test_other_counts_are_left_to_the_engine(field: str, written: bytes) -> None
 def test_a_truth_is_no_number(field: str, written: bytes) -> None:
     """llama.cpp takes true for 1."""
     with pytest.raises(GatewayRefusal, match=f"^`{field}` must be a number$") as refused:
-        asked_in_json(b'{"%b": %b}' % (field.encode(), written)).check()
+        check(asked_in_json(b'{"%b": %b}' % (field.encode(), written)))
     assert refused.value.code == "invalid_type"
 
 
@@ -196,8 +209,8 @@ def test_a_truth_is_no_number(field: str, written: bytes) -> None:
 def test_an_empty_list_of_messages_is_refused_however_many_blanks_it_has(blanks: str) -> None:
     """llama.cpp invents an answer to it."""
     with pytest.raises(GatewayRefusal, match=r"`messages` must not be empty$"):
-        asked_in_json(b'{"messages": [%b]}' % blanks.encode()).check()
-    asked_in_json(b'{"messages": [%b{}]}' % blanks.encode()).check()
+        check(asked_in_json(b'{"messages": [%b]}' % blanks.encode()))
+    check(asked_in_json(b'{"messages": [%b{}]}' % blanks.encode()))
 
 
 FORMAT, SCHEMA = "response_format", "response_format.json_schema.schema"
@@ -219,7 +232,7 @@ FORMAT, SCHEMA = "response_format", "response_format.json_schema.schema"
 def test_a_format_that_says_nothing_is_refused(written: bytes, param: str) -> None:
     """llama.cpp takes it for a text, or for any JSON."""
     with pytest.raises(GatewayRefusal, match=f"^`{param}` must ") as refused:
-        asked_in_json(b'{"messages": [1], "response_format": %b}' % written).check()
+        check(asked_in_json(b'{"messages": [1], "response_format": %b}' % written))
     assert json.loads(refused.value.answer(b"r").body)["error"]["param"] == param
 
 
@@ -234,7 +247,7 @@ def test_a_format_that_says_nothing_is_refused(written: bytes, param: str) -> No
     ],
 )
 def test_other_formats_are_left_to_the_engine(written: bytes) -> None:
-    asked_in_json(b'{"messages": [1], "response_format": %b}' % written).check()
+    check(asked_in_json(b'{"messages": [1], "response_format": %b}' % written))
 
 
 @pytest.mark.parametrize("written", [b'""', b'["x", ""]', b'["\\"", ""]'])
@@ -244,12 +257,12 @@ def test_an_empty_stop_sequence_is_refused(field: str, written: bytes) -> None:
     if field == "stop_sequences" and not written.startswith(b"["):
         written = b"[%b]" % written
     with pytest.raises(GatewayRefusal, match=f"^`{field}` must not have an empty string$"):
-        asked_in_json(b'{"%b": %b}' % (field.encode(), written)).check()
+        check(asked_in_json(b'{"%b": %b}' % (field.encode(), written)))
 
 
 @pytest.mark.parametrize("written", [b"[]", b'"x"', rb'["\""]', rb'"\""', b'["x", 5, ""]', b"null"])
 def test_other_stop_sequences_are_left_to_the_engine(written: bytes) -> None:
-    asked_in_json(b'{"stop": %b}' % written).check()
+    check(asked_in_json(b'{"stop": %b}' % written))
 
 
 def test_a_name_may_have_escapes() -> None:

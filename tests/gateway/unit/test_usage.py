@@ -34,12 +34,32 @@ def test_what_is_told_in_full_is_known(tail: bytes, expected: Usage | None) -> N
     assert read_usage(tail) == expected
 
 
+USUAL = [
+    OPENAI,
+    b'{"usage":{"completion_tokens":10,"prompt_tokens":5,"total_tokens":15,"prompt_tokens_details":{"cached_tokens":9}}}',
+    b'{"usage":{"prompt_tokens_details":{"a":1},"prompt_tokens":5,"completion_tokens_details":{},"completion_tokens":10}}',
+]
+
+
+@pytest.mark.parametrize("answer", USUAL)
+def test_where_a_chunk_ends_in_it_usage_is_known_or_unknown_and_never_another(answer: bytes) -> None:
+    assert read_usage(answer) == Usage(5, 10)
+    for at in range(len(answer)):
+        assert read_usage(answer[:at] + b"\r\n5\r\n" + answer[at:]) in (Usage(5, 10), None)
+        assert read_usage(answer[:at]) in (Usage(5, 10), None)
+
+
+@pytest.mark.parametrize("number", ["-5", "5.5", '"5"', "null", "true", "1" + "0" * 12])
+def test_what_is_no_number_of_tokens_is_not_reported(number: str) -> None:
+    assert read_usage(b'{"usage":{"prompt_tokens":%b,"completion_tokens":1}}' % number.encode()) is None
+
+
 @given(st.lists(st.binary(max_size=6000), max_size=8))
 def test_a_tail_is_the_end_of_what_passed_and_is_bounded(pieces: list[bytes]) -> None:
     tail = AnswerTail()
     for piece in pieces:
         tail.add(piece)
-    kept, whole = b"".join(tail._pieces), b"".join(pieces)
+    kept, whole = b"".join(tail.pieces), b"".join(pieces)
     assert whole.endswith(kept)
     assert len(kept) >= min(TAIL, len(whole))
     assert len(kept) < 2 * TAIL
@@ -48,7 +68,7 @@ def test_a_tail_is_the_end_of_what_passed_and_is_bounded(pieces: list[bytes]) ->
 def test_a_tail_keeps_references_of_small_pieces() -> None:
     tail, piece = AnswerTail(), bytes(100)
     tail.add(piece)
-    assert tail._pieces[0] is piece
+    assert tail.pieces[0] is piece
 
 
 def test_answers_of_messages_and_responses_are_counted() -> None:
