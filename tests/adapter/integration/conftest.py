@@ -1,16 +1,19 @@
 """An adapter process before an `echo` process."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
 import pytest
 
+from corral.rpc.backend import Backend
 from corral.rpc.messages import ModelOptions
 from corral.wire.adapter import AdapterModel, AdapterReplica
 from tests.kit.adapters import RunningAdapter, running_adapter
 from tests.kit.backends import SOON, TOKEN, RunningBackend, running_backend
+from tests.kit.loop_thread import LoopThread
 
 MODEL = AdapterModel(name="echo-model", identity="m.bin", use_tokenizer_template=True)
 
@@ -44,15 +47,34 @@ class Served:
             return int((await answer.json())["in_flight"])
 
 
-@pytest.fixture
-async def served() -> AsyncIterator[Served]:
-    """Loaded, and served under the key `k1`."""
-    async with (
-        running_backend("echo") as echo,
-        running_adapter() as adapter,
-        aiohttp.ClientSession() as session,
-    ):
+@pytest.fixture(scope="module")
+def shared_echo() -> Iterator[RunningBackend]:
+    """One process for all tests of a module: a load replaces whatever was loaded before, with its options."""
+    with LoopThread() as loop:
+        yield loop.enter(running_backend("echo"))
+
+
+@asynccontextmanager
+async def served_before(echo: RunningBackend) -> AsyncIterator[Served]:
+    async with running_adapter() as adapter, aiohttp.ClientSession() as session:
         served = Served(adapter=adapter, echo=echo, session=session)
         await served.load()
         await served.tell("k1")
+        yield served
+
+
+@pytest.fixture
+async def served(shared_echo: RunningBackend) -> AsyncIterator[Served]:
+    """Loaded, and served under the key `k1`."""
+    async with (
+        Backend(shared_echo.address, token=TOKEN) as client,
+        served_before(RunningBackend(process=shared_echo.process, client=client)) as served,
+    ):
+        yield served
+
+
+@pytest.fixture
+async def served_alone() -> AsyncIterator[Served]:
+    """The same before a process of its own, for a test that ends it."""
+    async with running_backend("echo") as echo, served_before(echo) as served:
         yield served

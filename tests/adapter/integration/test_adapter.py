@@ -373,17 +373,17 @@ def test_a_key_of_arbitrary_bytes_is_one_that_nobody_gave() -> None:
     ("options", "status"), [(["error_after:0"], 502), (["crash_after:0"], 503), (["hang_after:0"], None)]
 )
 async def test_a_failure_before_the_first_token_has_a_status(
-    served: Any, options: list[str], status: int | None
+    served_alone: Any, options: list[str], status: int | None
 ) -> None:
-    await served.load(*options)
+    await served_alone.load(*options)
     if status is None:
         with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.2), served.post(CHAT, HELLO | {"stream": True}):
+            async with asyncio.timeout(0.2), served_alone.post(CHAT, HELLO | {"stream": True}):
                 pass
         return
-    got, answer = await served.ask(CHAT, HELLO | {"stream": True})
+    got, answer = await served_alone.ask(CHAT, HELLO | {"stream": True})
     assert (got, answer["error"]["type"]) == (status, "server_error")
-    assert served.echo.address not in answer["error"]["message"]
+    assert served_alone.echo.address not in answer["error"]["message"]
 
 
 async def test_a_model_that_is_not_loaded_and_another_one_are_told_by_their_status(served: Any) -> None:
