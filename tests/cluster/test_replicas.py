@@ -65,6 +65,7 @@ class Fleet:
     async def ask(self, replica: Replica) -> str:
         headers = {"Authorization": f"Bearer {replica.key}"}
         async with self.session.post(f"{replica.url}/v1/chat/completions", json=HELLO, headers=headers) as answer:
+            answer.raise_for_status()
             content = (await answer.json())["choices"][0]["message"]["content"]
             return str(content)
 

@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -64,6 +65,14 @@ def plan(path: str, body: dict[str, Any], *, offers_tools: bool = True) -> Any:
         (COMPLETION, {"prompt": "a", "echo": True, "logprobs": 2}, "logprobs"),
         (COMPLETION, {"prompt": "a", "logprobs": "2"}, "logprobs"),
         (COMPLETION, {"prompt": "a", "logprobs": -1}, "logprobs"),
+        (COMPLETION, {"prompt": ["a"] * 2049}, "prompt"),
+        (COMPLETION, {"prompt": [[1, 2]] * 2049, "n": 128}, "prompt"),
+        (COMPLETION, {"prompt": [{"prompt_string": "a"}] * 2049}, "prompt"),
+        (COMPLETION, {"prompt": ["a"] * 2049, "echo": True}, "prompt"),
+        (COMPLETION, {"prompt": ["a", ["a", "b"]]}, "prompt[1]"),
+        (COMPLETION, {"prompt": [""] * 2000, "n": 128}, "n"),
+        (COMPLETION, {"prompt": ["a"] * 17, "n": 128}, "n"),
+        (COMPLETION, {"prompt": ["a", "b"], "n": 129}, "n"),
         (EMBEDDING, {"input": "a", "dimensions": -1}, "dimensions"),
         (RESPONSES, {"input": "a", "max_output_tokens": 0}, "max_output_tokens"),
         (RESPONSES, {"input": "a", "background": True}, "background"),
@@ -100,7 +109,10 @@ def plan(path: str, body: dict[str, Any], *, offers_tools: bool = True) -> Any:
         (RESPONSES, {"input": [{"type": "item_reference", "id": "x"}]}, "input[0].type"),
         (RESPONSES, {"input": [{"id": "x"}]}, "input[0].type"),
         (RESPONSES, {"input": [{"type": "web_search_call", "id": "x"}]}, "input[0].type"),
+        (RESPONSES, {"input": [{"type": ["message"], "role": "user"}]}, "input[0].type"),
         (RESPONSES, {"input": [{"role": "user", "content": ["a"]}]}, "input[0].content[0]"),
+        (RESPONSES, {"input": [{"role": "user", "content": [{"type": ["x"]}]}]}, "input[0].content[0].type"),
+        (RESPONSES, {"input": [{"role": "user", "content": [{"type": {}}]}]}, "input[0].content[0].type"),
         (RESPONSES, {"input": [{"role": "user", "content": [{"type": "input_file"}]}]}, "input[0].content[0].type"),
         (
             RESPONSES,
@@ -149,7 +161,7 @@ def test_tools_need_a_place_in_the_template(path: str) -> None:
     with pytest.raises(careful().Refused, match="no place for tools"):
         plan(path, OFFERS[path], offers_tools=False)
     assert plan(path, OFFERS[path] | {"tool_choice": "none"}, offers_tools=False).is_plain
-    assert plan(path, OFFERS[path]).requests == (OFFERS[path],)
+    assert tuple(plan(path, OFFERS[path]).requests) == (OFFERS[path],)
 
 
 def test_a_named_tool_is_the_only_one_and_must_be_used() -> None:
@@ -259,7 +271,62 @@ def test_nulls_are_not_given() -> None:
 
 def test_several_answers_are_asked_for_one_after_another_with_seeds_of_their_own() -> None:
     assert [one.get("seed") for one in plan(CHAT, HELLO | {"n": 3, "seed": 7}).requests] == [7, 8, 9]
-    assert plan(CHAT, HELLO | {"n": 2}).requests == (HELLO, HELLO)
+    assert tuple(plan(CHAT, HELLO | {"n": 2}).requests) == (HELLO, HELLO)
+
+
+@pytest.mark.parametrize(
+    ("body", "count"),
+    [
+        ({"prompt": ["a"] * 2048}, 2048),
+        ({"prompt": ["a"] * 16, "n": 128}, 2048),
+        ({"prompt": "a", "n": 128}, 128),
+        ({"prompt": [1] * 10_000}, 1),
+        ({"prompt": ["a", *[1] * 10_000]}, 1),
+    ],
+)
+def test_as_many_answers_as_are_offered_may_be_asked_for(body: dict[str, Any], count: int) -> None:
+    assert len(plan(COMPLETION, body).requests) == count
+
+
+def test_the_refusal_of_too_many_answers_tells_the_limit() -> None:
+    told = {}
+    for name, body in {"prompt": {"prompt": [""] * 2049}, "n": {"prompt": [""] * 17, "n": 128}}.items():
+        with pytest.raises(careful().Refused) as refused:
+            plan(COMPLETION, body)
+        told[name] = json.loads(refused.value.document())["error"]["message"]
+    assert told == {
+        "prompt": "prompt: must have at most 2048 prompts, and has 2049",
+        "n": "n: times the number of prompts must be at most 2048, and is 2176",
+    }
+
+
+def test_a_list_of_millions_of_prompts_is_refused_without_a_copy() -> None:
+    body = {"prompt": [""] * 5_000_000, "n": 128, "echo": True}
+    tracemalloc.start()
+    try:
+        with pytest.raises(careful().Refused):
+            plan(COMPLETION, body)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < 1024 * 1024
+
+
+def test_copies_of_a_large_body_are_made_one_at_a_time() -> None:
+    body = {"prompt": ["a"] * 16, "n": 128, "seed": 7, **{f"field{number}": 0 for number in range(10_000)}}
+    tracemalloc.start()
+    try:
+        seeds = [request["seed"] for request in plan(COMPLETION, body).requests]
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert (len(seeds), set(seeds)) == (2048, set(range(7, 135)))
+    assert most < 16 * 1024 * 1024
+
+
+def test_prompts_beside_a_chat_are_not_several_chats() -> None:
+    body = HELLO | {"prompt": ["a", "b"]}
+    assert tuple(plan(CHAT, body).requests) == (body,)
 
 
 @pytest.mark.parametrize(
@@ -272,7 +339,7 @@ def test_several_answers_are_asked_for_one_after_another_with_seeds_of_their_own
     ],
 )
 def test_what_the_engine_honours_is_left_to_it(path: str, body: dict[str, Any]) -> None:
-    assert plan(path, body).requests == (body,)
+    assert tuple(plan(path, body).requests) == (body,)
 
 
 def test_a_conversation_may_be_told_as_clients_tell_it() -> None:
@@ -297,8 +364,18 @@ def test_a_conversation_may_be_told_as_clients_tell_it() -> None:
     assert called == call
 
 
+def test_a_thought_whose_text_is_null_has_no_text() -> None:
+    absent = {"type": "summary_text", "text": None}
+    there = {"type": "summary_text", "text": "hm"}
+    told = [{"type": "reasoning", "summary": [absent]}, {"type": "reasoning", "summary": [absent, there]}]
+    (request,) = plan(RESPONSES, {"input": told}).requests
+    (thoughts,) = request["input"]
+    assert thoughts["content"] == [{"type": "reasoning_text", "text": "hm"}]
+
+
 def test_whole_numbers_may_be_written_with_a_point() -> None:
-    assert plan(CHAT, HELLO | {"n": 2.0, "seed": 7.0}).requests == (HELLO | {"seed": 7}, HELLO | {"seed": 8})
+    chats = tuple(plan(CHAT, HELLO | {"n": 2.0, "seed": 7.0}).requests)
+    assert chats == (HELLO | {"seed": 7}, HELLO | {"seed": 8})
     assert plan(COMPLETION, {"prompt": "x", "logprobs": 2.0}).alternatives == 2
     assert plan(EMBEDDING, {"input": "a", "dimensions": 8.0}).dimensions == 8
     with pytest.raises(careful().Refused):
@@ -368,6 +445,8 @@ def test_joined_answers_are_numbered_and_counted_as_one() -> None:
         ([[1, 2], [3]], [[1, 2], [3]]),
         ([1, 2], [[1, 2]]),
         ([1, "a"], [[1, "a"]]),
+        ([["a", 1], "b"], [["a", 1], "b"]),
+        ([{"prompt_string": "a"}, "b"], [{"prompt_string": "a"}, "b"]),
         (["a"], ["a"]),
         ([], [[]]),
         ("a", ["a"]),

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 import pytest
+from aiohttp import web
 
 from corral.base.tasks import start_task, task_group
 from corral.oci import pull as pull_module
@@ -39,6 +40,7 @@ from tests.kit.clock import HurriedClock
 from tests.kit.images import a_file, a_layer, a_symlink, gzipped, tar_of, zstandardised
 from tests.kit.loop_time import let_loop_time_pass
 from tests.kit.registry import FakeRegistry, answering, cutting, endless, lying, silent, stalling
+from tests.kit.waiting import eventually
 
 NAME = "backends/echo"
 BIG = a_layer({"weights": os.urandom(700_000)})
@@ -192,10 +194,19 @@ async def test_a_layer_that_breaks_off_is_gone_on_with(registry: FakeRegistry, p
 async def test_a_later_pull_goes_on_where_an_earlier_one_ended(registry: FakeRegistry, place: Place) -> None:
     registry.add_image(NAME, [SMALL, BIG])
     small, big = registry.blobs
-    registry.faults[big] += [cutting(300_000), *[answering(503)] * 2]
+    small_name = small.partition(":")[2]
+
+    async def is_complete() -> bool:
+        return small_name in place.cached()
+
+    async def fail_once_the_other_is_complete(*_: object) -> web.StreamResponse:
+        await eventually(is_complete, "the small layer to be complete")
+        return web.Response(status=503)
+
+    registry.faults[big] += [cutting(300_000), *[fail_once_the_other_is_complete] * 2]
     with pytest.raises(RegistryUnavailable):
         await place.pull(registry.reference(NAME), network=FEW)
-    assert place.cached() == sorted([small.partition(":")[2], big.partition(":")[2] + ".part"])
+    assert place.cached() == sorted([small_name, big.partition(":")[2] + ".part"])
     assert not place.target.exists()
     registry.heard.clear()
 
