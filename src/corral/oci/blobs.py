@@ -90,6 +90,7 @@ class BlobCache:
                 download = _Download(blob, draft, on_position)
                 await download.run(opener, FetchRetries(self._network, self._clock), self._network.restarts)
                 os.rename(self._part(blob), self._final(blob))
+                fcntl.flock(draft, fcntl.LOCK_UN)  # the duplicate would hold the lock until it is closed
                 return os.fdopen(os.dup(draft.fileno()), "rb")
 
     def forget(self, blob: WantedBlob) -> None:

@@ -771,6 +771,43 @@ async def test_a_blob_that_is_finished_right_after_the_look_is_not_fetched_again
     assert os.listdir(tmp_path) == ["blob"]
 
 
+class WaitedClock(HurriedClock):
+    """Tells when somebody has waited."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waited = asyncio.Event()
+
+    async def sleep(self, seconds: float) -> None:
+        self.waited.set()
+        await super().sleep(seconds)
+
+
+async def test_a_blob_that_is_still_read_is_given_to_those_who_waited_for_it(tmp_path: Path) -> None:
+    """Layers are unpacked in order: the first of two equal ones must not wait until the second was unpacked."""
+    blob = WantedBlob(key="blob", digest=f"sha256:{hashlib.sha256(SMALL).hexdigest()}", size=len(SMALL), most=1 << 20)
+    asked, clock = asyncio.Event(), WaitedClock()
+
+    @asynccontextmanager
+    async def opener(offset: int) -> AsyncIterator[Body]:
+        async def pieces() -> AsyncIterator[bytes]:
+            asked.set()
+            await clock.waited.wait()
+            yield SMALL
+
+        yield Body(start=offset, length=len(SMALL), pieces=pieces())
+
+    cache = BlobCache(tmp_path, network=FEW, clock=clock)
+    async with asyncio.timeout(WITHIN), task_group() as group:
+        fetching = group.create_task(cache.get(blob, opener, lambda position: None))
+        await asked.wait()
+        waiting = group.create_task(cache.get(blob, opener, lambda position: None))
+        with await fetching as file, await waiting as same:
+            for each in (file, same):
+                each.seek(0)
+                assert each.read() == SMALL
+
+
 async def test_two_pulls_with_one_cache_fetch_once(registry: FakeRegistry, tmp_path: Path) -> None:
     registry.add_image(NAME, [BIG])
     one, two = Place(tmp_path), Place(tmp_path)
