@@ -11,7 +11,9 @@ import base64
 import json
 import math
 import struct
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, Final
 
 from llama_messages import message_request
@@ -24,8 +26,15 @@ EMBEDDING: Final = "/v1/embeddings"
 RESPONSES: Final = "/v1/responses"
 MESSAGES: Final = "/v1/messages"
 COUNT_TOKENS: Final = "/v1/messages/count_tokens"
-_MOST_ANSWERS: Final = 128
+_MOST_ANSWERS_EACH: Final = 128
 """OpenAI's own limit of `n`."""
+_MOST_PROMPTS: Final = 2048
+"""The most prompts of one request: OpenAI's own limit of a batch."""
+_MOST_ANSWERS: Final = 2048
+"""The most answers of one request, to all of its prompts: one for each of the most prompts. The engine is asked for one
+after another, and all of them are kept until the last has come, unless they are streamed."""
+_SEEDS: Final = 2**32
+"""How many seeds the engine tells apart."""
 _LIMITS: Final = ("max_tokens", "max_completion_tokens", "max_output_tokens", "n_predict")
 _WHOLE: Final = ("n", "logprobs", "dimensions", "seed")
 """Fields of whole numbers, which JSON may write with a point: 2.0."""
@@ -36,10 +45,33 @@ _SHOWN: Final = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RepeatedRequests:
+    """One request for each answer to each prompt. Each is made when it is read: copies of a large body take memory."""
+
+    body: Body
+    prompts: Sequence[Body]
+    """The fields of the body that differ between prompts."""
+    answers_each: int
+    seed: int | None
+    """The seed of the first answer to each prompt, from which others count on; None where the engine shall choose."""
+
+    def __len__(self) -> int:
+        return len(self.prompts) * self.answers_each
+
+    def __iter__(self) -> Iterator[Body]:
+        return (self[index] for index in range(len(self)))
+
+    def __getitem__(self, index: int) -> Body:
+        prompt_index, number = divmod(index, self.answers_each)
+        seed = {} if self.seed is None else {"seed": (self.seed + number) % _SEEDS}
+        return {**self.body, **self.prompts[prompt_index], **seed}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """What is asked of the engine, and what becomes of its answers."""
 
-    requests: tuple[Body, ...]
+    requests: tuple[Body, ...] | RepeatedRequests
     """One after another, where there are several."""
     echoed: tuple[str, ...] = ()
     """What the answers begin with, one for each prompt."""
@@ -73,18 +105,20 @@ def plan_for(path: str, body: Body, *, offers_tools: bool) -> Plan:
         return Plan(requests=(message_request(body, offers_tools=offers_tools),), streams=bool(body.get("stream")))
     if path == CHAT:
         body = with_chosen_tool(_chat(body), offers_tools=offers_tools)
+        prompts: Sequence[Body] = ({},)
     elif path == COMPLETION:
         _check_completion(body)
+        prompts = _by_prompt(body)
     else:
         return Plan(requests=(body,))
     echoed = _prompts(body) if body.pop("echo", False) else ()
     alternatives = _alternatives(body) if path == COMPLETION else None
-    requests = [_repeated(one) for one in _by_prompt(body)]
+    requests = _repeated(body, prompts)
     options = body.get("stream_options")
     return Plan(
-        requests=tuple(request for each in requests for request in each),
+        requests=requests,
         echoed=echoed,
-        answers_each=len(requests[0]),
+        answers_each=requests.answers_each,
         streams=bool(body.get("stream")),
         counts=isinstance(options, dict) and bool(options.get("include_usage")),
         alternatives=alternatives,
@@ -205,24 +239,37 @@ def _prompts(body: Body) -> tuple[str, ...]:
     return tuple(prompts)
 
 
-def _by_prompt(body: Body) -> list[Body]:
-    """One request for each prompt. A list with numbers is one prompt of tokens."""
-    prompt = body.get("prompt")
-    if not isinstance(prompt, list) or not prompt or not all(isinstance(one, str | list) for one in prompt):
-        return [body]
-    return [{**body, "prompt": one} for one in prompt]
+def _by_prompt(body: Body) -> Sequence[Body]:
+    """Return the fields that differ between prompts, for each prompt. Refused when there are too many."""
+    prompts = body.get("prompt")
+    if not isinstance(prompts, list) or not prompts or not _has_several(prompts):
+        return ({},)
+    if len(prompts) > _MOST_PROMPTS:
+        raise Refused("prompt", f"must have at most {_MOST_PROMPTS} prompts, and has {len(prompts)}")
+    for index, prompt in enumerate(prompts):
+        if isinstance(prompt, list) and prompt and not any(isinstance(token, int) for token in prompt):
+            raise Refused(f"prompt[{index}]", "must be a text or a list of tokens")
+    return [{"prompt": prompt} for prompt in prompts]
 
 
-def _repeated(body: Body) -> tuple[Body, ...]:
-    """As many requests as answers are wanted; where a seed is given, each has one of its own."""
+def _has_several(prompts: list[Any]) -> bool:
+    """Whether a list is one of prompts: a list with numbers is one prompt of tokens. Of a long list only the beginning
+    is looked at, as it may have millions."""
+    return all(isinstance(prompt, str | list | dict) for prompt in islice(prompts, _MOST_PROMPTS + 1))
+
+
+def _repeated(body: Body, prompts: Sequence[Body]) -> RepeatedRequests:
+    """Return as many requests for each prompt as answers are wanted; where a seed is given, each has one of its own."""
     body = dict(body)
     n = body.pop("n", 1)
-    if not isinstance(n, int) or not 1 <= n <= _MOST_ANSWERS:
-        raise Refused("n", f"must be between 1 and {_MOST_ANSWERS}")
+    if not isinstance(n, int) or not 1 <= n <= _MOST_ANSWERS_EACH:
+        raise Refused("n", f"must be between 1 and {_MOST_ANSWERS_EACH}")
+    count = n * len(prompts)
+    if count > _MOST_ANSWERS:
+        raise Refused("n", f"times the number of prompts must be at most {_MOST_ANSWERS}, and is {count}")
     seed = body.get("seed")
-    if not isinstance(seed, int) or seed < 0:
-        return (body,) * n
-    return tuple({**body, "seed": (seed + number) % 2**32} for number in range(n))
+    kept_seed = seed if isinstance(seed, int) and seed >= 0 else None
+    return RepeatedRequests(body=body, prompts=prompts, answers_each=n, seed=kept_seed)
 
 
 def _embedding(body: Body) -> Plan:

@@ -49,7 +49,7 @@ def _part(part: Any, place: str, *, is_answer: bool) -> Body:
     if not isinstance(part, dict):
         raise Refused(place, "must be an object")
     type = part.get("type")
-    if type in _TEXTS:
+    if isinstance(type, str) and type in _TEXTS:
         return {"type": "output_text" if is_answer else "input_text", "text": part.get(_TEXTS[type])}
     if type == "input_image" and not is_answer:
         return part
@@ -60,5 +60,6 @@ def _thoughts(item: Body) -> Body | None:
     parts = item.get("content") or item.get("summary") or []
     if not isinstance(parts, list):
         return item  # the engine says what it must be
-    text = "".join(str(part.get("text", "")) for part in parts if isinstance(part, dict))
+    texts = [part.get("text") for part in parts if isinstance(part, dict)]
+    text = "".join(str(text) for text in texts if text is not None)
     return {**item, "content": [{"type": "reasoning_text", "text": text}]} if text else None

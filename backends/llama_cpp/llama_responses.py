@@ -96,7 +96,7 @@ def _check_included(include: Any) -> None:
     if not isinstance(include, list):
         raise Refused("include", "must be a list")
     for index, included in enumerate(include):
-        if included not in _INCLUDED:
+        if not isinstance(included, str) or included not in _INCLUDED:
             raise Refused(f"include[{index}]", f"{included} is not offered by this backend")
 
 
