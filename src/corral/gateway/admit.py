@@ -448,6 +448,17 @@ def model_in_form(lines: Iterable[bytes], body: bytes) -> str:
     return body[start : min(end, start + _HEAD_BYTES)].decode(errors="replace")
 
 
+def form_boundary(lines: Iterable[bytes]) -> bytes:
+    """Return what separates the parts of a form. Raise `GatewayRefusal` when these headers announce no form."""
+    form = next((match for line in lines if (match := _FORM.fullmatch(line))), None)
+    if form is None:
+        raise GatewayRefusal(400, "the body must be multipart/form-data", code="invalid_body")
+    boundary = _BOUNDARY.search(form[1])
+    if boundary is None:
+        raise GatewayRefusal(400, "the Content-Type of the form names no boundary", code="invalid_body")
+    return boundary[1] or boundary[2]
+
+
 def model_parts(
     lines: Iterable[bytes], body: bytes, *, field_name: Callable[[bytes], bytes] | None = None
 ) -> Iterator[tuple[int, int]]:
@@ -456,13 +467,7 @@ def model_parts(
     Each search starts where the last one ended, so the body is scanned once. `field_name` reads the name of a field
     from the head of its part; without it, the first name that is found there counts.
     """
-    form = next((match for line in lines if (match := _FORM.fullmatch(line))), None)
-    if form is None:
-        raise GatewayRefusal(400, "the body must be multipart/form-data", code="invalid_body")
-    boundary = _BOUNDARY.search(form[1])
-    if boundary is None:
-        raise GatewayRefusal(400, "the Content-Type of the form names no boundary", code="invalid_body")
-    delimiters = _Delimiters(body, boundary[1] or boundary[2])
+    delimiters = _Delimiters(body, form_boundary(lines))
     delimiter = delimiters.first()
     if delimiter is None:
         raise GatewayRefusal(400, "the body is not the form that its Content-Type names", code="invalid_body")

@@ -9,7 +9,8 @@ from urllib.parse import unquote_to_bytes
 
 import msgspec
 
-from corral.gateway.admit import asked_in_json, model_parts
+from corral.gateway.admit import asked_in_json, form_boundary, model_parts
+from corral.gateway.engine_requests import rename_in_json
 from corral.wire.models import ROUTE_USES
 from corral.wire.refusals import OPENAI_PATHS
 
@@ -20,7 +21,7 @@ _ROUTES: Final = b"|".join(
 )
 _NAMED: Final = re.compile(rb"/(?:openai/deployments|(?:v1/)?engines)/(.+?)/(%b)" % _ROUTES)
 """A path with the name of a model, which may have slashes, and the end of a route's path."""
-_Fields: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_BLANKS: Final = b" \t\r\n"
 
 
 class PlainRoute(NamedTuple):
@@ -42,13 +43,21 @@ def plain_route(path: bytes) -> PlainRoute | None:
 
 
 def name_in_json(body: bytes, model: str) -> bytes:
-    """Return the JSON object with this model. Raise `GatewayRefusal` when the body is none."""
-    asked_in_json(body)
-    return msgspec.json.encode(_Fields.decode(body) | {"model": msgspec.Raw(msgspec.json.encode(model))})
+    """Return the JSON object with this model. Raise `GatewayRefusal` when the body is none, or has `model` twice."""
+    if asked_in_json(body).model:
+        return b"".join(rename_in_json(body, model))
+    begin = body.index(b"{") + 1
+    rest = body[begin:].lstrip(_BLANKS)
+    comma = b"" if rest.startswith(b"}") else b","
+    return b'{"model":%b%b%b' % (msgspec.json.encode(model), comma, rest)
 
 
 def name_in_form(lines: Sequence[bytes], body: bytes, model: str) -> bytes:
-    """Return the multipart form with this value of its field `model`, and as it is where it has none. Raise
+    """Return the multipart form with this value of its field `model`, which comes first where it had none. Raise
     `GatewayRefusal` when the body is no form."""
     part = next(model_parts(lines, body), None)
-    return body if part is None else body[: part[0]] + model.encode() + body[part[1] :]
+    if part is not None:
+        return body[: part[0]] + model.encode() + body[part[1] :]
+    mark = b"--" + form_boundary(lines)
+    field = b'%b\r\nContent-Disposition: form-data; name="model"\r\n\r\n%b\r\n' % (mark, model.encode())
+    return field + body[body.index(mark) :]

@@ -145,7 +145,8 @@ def _input_and_output(usage: bytes, first: bytes) -> Usage | None:
     if prompt is None or output is None:
         return None
     cached = sum(int(match[1]) for number in _CACHED if (match := number.search(counts)) is not None)
-    return Usage(int(prompt[1]) + cached, int(output[1]))
+    read = int(prompt[1]) + cached
+    return Usage(read, int(output[1])) if read else None  # no prompt is empty: whoever wrote 0 did not know
 
 
 def _openai_usage(usage: bytes) -> Usage | None:

@@ -2,7 +2,8 @@
 
 Most of the cost of an event is in the kernel: the wake-up, and a write for it alone. When small pieces follow each
 other closely, the process pauses briefly, so that the next poll returns several pieces of each stream at once. Network
-cards delay interrupts for the same reason. Streams with an event every few milliseconds are never delayed.
+cards delay interrupts for the same reason. A lone stream with an event every few milliseconds is never delayed; where
+events of several coincide, by no more than the pause.
 """
 
 import time

@@ -329,8 +329,10 @@ async def test_a_form_for_a_model_in_the_path_names_that_model(gateway: GatewayW
 
     assert (await gateway.ask(request(form % b"whisper-1", path=path, head=kind))).status == 200
     assert gateway.engine.requests[0].body == form % b"echo"
-    nameless = await gateway.ask(request(form.replace(b'"model"', b'"x"') % b"", path=path, head=kind))
-    assert (nameless.status, nameless.error["code"]) == (400, "missing_model")
+    nameless = form.replace(b'"model"', b'"language"') % b"en"
+    assert (await gateway.ask(request(nameless, path=path, head=kind))).status == 200
+    model = b'--b\r\nContent-Disposition: form-data; name="model"\r\n\r\necho\r\n'
+    assert gateway.engine.requests[1].body == model + nameless
 
 
 @pytest.mark.parametrize(
@@ -339,6 +341,9 @@ async def test_a_form_for_a_model_in_the_path_names_that_model(gateway: GatewayW
         ("/openai/deployments/nobody/chat/completions", b"{}", 404, "model_not_found"),
         ("/openai/deployments/echo/chat/completions", b"[]", 400, "invalid_body"),
         ("/openai/deployments/echo/chat/completions", b"{", 400, "invalid_json"),
+        ("/openai/deployments/echo/chat/completions", b'{"model": "x", "model": "y"}', 400, "ambiguous_model"),
+        ("/v1/engines/echo/completions", b'{"\xff":1,"messages":[{}]}', 200, None),
+        ("/v1/engines/echo/completions", b" { \n}", 200, None),
         ("/v1/engines/echo/embeddings", b'{"model": 5}', 200, None),
     ],
 )

@@ -105,3 +105,10 @@ def test_a_stream_of_messages_tells_the_prompt_first_and_the_answer_last(events:
 
 def test_a_stream_of_messages_without_its_beginning_is_not_guessed() -> None:
     assert read_usage(b'data: {"type":"message_delta","usage":{"output_tokens":44}}\n\n') is None
+
+
+def test_a_stream_of_messages_that_begins_with_an_empty_prompt_did_not_know_it() -> None:
+    start = b'data: {"type":"message_start","message":{"usage":{"input_tokens":0,"output_tokens":0}}}\n\n'
+    end = b'data: {"type":"message_delta","usage":{"output_tokens":44}}\n\n'
+
+    assert read_usage(start + end, first=start) is None
