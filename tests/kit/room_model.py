@@ -9,14 +9,21 @@ from msgspec.structs import replace
 from corral.base.ids import NodeId, ReplicaId
 from corral.frontend.models.decide.model import ModelSpec
 from corral.frontend.models.decide.needs import ModelNeeds
-from corral.frontend.nodes.decide.node import Capacity, Node, NodeStatus, SeenNode
+from corral.frontend.nodes.decide.node import Capacity, Node, NodeStatus, Peer, SeenNode, memory_pool_of
 from corral.frontend.serving.decide.eviction import EndReplicas, RoomPlan, RoomPolicy, make_room
 from corral.frontend.serving.decide.load_job import LoadJob, LoadState
 from corral.frontend.serving.decide.placement import Placement, judge
 from corral.frontend.serving.decide.replica import LIVE, Replica, ReplicaState
 from corral.frontend.serving.decide.scheduling import SchedulingWish
 from corral.frontend.serving.decide.snapshot import FleetSnapshot
-from corral.frontend.serving.decide.turns import place_in_turn, promised, room_reason, waiting_before, without
+from corral.frontend.serving.decide.turns import (
+    place_in_turn,
+    promised,
+    room_reason,
+    waiting_before,
+    with_promised,
+    without,
+)
 from tests.kit.clock import START
 from tests.kit.samples import a_load_job, a_node, a_replica
 
@@ -44,14 +51,22 @@ class RoomModel:
     waits: list[timedelta] = field(default_factory=list)
     """How long each of those had waited."""
 
-    def add_node(self, gib: int) -> NodeId:
+    def add_node(self, gib: int, *, pool: str = "") -> NodeId:
+        """Nodes of one size with the same `pool` are on one machine."""
         capacity = Capacity(total_ram=gib * GIB, available_ram=gib * GIB)
-        node = a_node(name=f"n{len(self.nodes)}", capacity=capacity)
+        peer = Peer(version="1", memory_pool=pool)
+        node = a_node(name=f"n{len(self.nodes)}", capacity=capacity, peer=peer)
         self.nodes[node.id] = node
         return node.id
 
     def add_model(self, name: str, gib: int) -> None:
         self.sizes[name] = gib * GIB
+
+    def machine_of(self, node: Node) -> frozenset[NodeId]:
+        """The node, and the others on its machine."""
+        pool = memory_pool_of(node)
+        mates = (other.id for other in self.nodes.values() if pool is not None and memory_pool_of(other) == pool)
+        return frozenset({node.id, *mates})
 
     def snapshot(self) -> FleetSnapshot:
         seen = (
@@ -102,10 +117,11 @@ class RoomModel:
     def hear(self, node_id: NodeId) -> None:
         """The node reports what is free by now: what is loaded has its memory, and what is on the way does not yet."""
         node = self.nodes[node_id]
+        machine = self.machine_of(node)
         used = sum(
             replica.ram
             for replica in self.replicas.values()
-            if replica.node_id == node_id and replica.state in (ReplicaState.LOADED, ReplicaState.UNLOADING)
+            if replica.node_id in machine and replica.state in (ReplicaState.LOADED, ReplicaState.UNLOADING)
         )
         capacity = replace(node.capacity, available_ram=node.capacity.total_ram - used)
         self.nodes[node_id] = replace(node, capacity=capacity, facts=replace(node.facts, last_heartbeat=self.now))
@@ -142,7 +158,7 @@ class RoomModel:
             candidate = snapshot.candidate(plan.node.id, spec)
             assert candidate is not None
             taken = promised(snapshot, plan.node.id, older)
-            candidate = replace(candidate, replicas=(*candidate.replicas, *taken))
+            candidate = with_promised(candidate, taken)
             for victim in plan.victims:
                 others = {other.id for other in plan.victims if other is not victim}
                 ending = {each.id for each in candidate.replicas if each.state is ReplicaState.UNLOADING}
@@ -186,5 +202,6 @@ class RoomModel:
     def check(self) -> None:
         """No machine has more than it can hold."""
         for node in self.nodes.values():
-            there = [each for each in self.replicas.values() if each.node_id == node.id and each.state in LIVE]
+            machine = self.machine_of(node)
+            there = [each for each in self.replicas.values() if each.node_id in machine and each.state in LIVE]
             assert sum(replica.ram for replica in there) <= node.capacity.total_ram

@@ -214,6 +214,27 @@ def test_memory_of_a_machine_with_two_workers_counts_once() -> None:
     assert (summary.vram.total, summary.vram.used) == (8, 1)
 
 
+def in_pool(pool: str, host: str, *, free: int) -> SeenNode:
+    peer = Peer(version="1", memory_pool=pool)
+    return seen(address=f"{host}:21001", capacity=Capacity(total_ram=24, available_ram=free), peer=peer)
+
+
+def test_workers_that_name_their_machine_share_its_memory_whatever_their_addresses_are() -> None:
+    nodes = (in_pool("p", "10.0.0.1", free=20), in_pool("p", "10.0.0.2", free=19))
+    assert summarise(picture(nodes=nodes), []).ram.total == 24
+
+
+def test_machines_behind_one_address_all_count() -> None:
+    nodes = (in_pool("p", "10.0.0.1", free=20), in_pool("q", "10.0.0.1", free=19))
+    assert summarise(picture(nodes=nodes), []).ram.total == 48
+
+
+@pytest.mark.parametrize("pools", [("p", ""), ("", "p")])
+def test_a_worker_that_names_no_machine_is_on_that_of_another_at_its_address(pools: tuple[str, str]) -> None:
+    nodes = tuple(in_pool(pool, "10.0.0.1", free=20) for pool in pools)
+    assert summarise(picture(nodes=nodes), []).ram.total == 24
+
+
 def test_workers_of_one_machine_that_see_different_gpus_all_count_as_vram() -> None:
     whole = Capacity(total_ram=24, available_ram=20, total_vram=8, available_vram=6)
     nodes = [

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 import pytest
 from msgspec.structs import replace
-from sqlalchemy import select, text
+from sqlalchemy import select, text, update
 
 from corral.base.ids import Incarnation, NodeId
 from corral.frontend.access.store.keys import Keys
@@ -452,6 +452,31 @@ async def test_a_node_that_has_only_registered_is_not_marked_as_it_cannot_listen
 
     assert not await nodes.mark_no_responders([node.id], at=after(1))
     assert await nodes.get(node.id) == node
+
+
+async def test_a_node_from_before_registrations_were_timed_is_marked(nodes: Nodes, database: Database) -> None:
+    node = await stored(nodes, last_heartbeat=after(1))
+    await forget_registration(database, node)
+
+    assert await nodes.mark_no_responders([node.id], at=after(5)) == {node.id}
+
+
+async def forget_registration(database: Database, node: Node) -> None:
+    """As rows are that an earlier version wrote, which did not keep when a node registered."""
+    async with database.begin() as connection:
+        await connection.execute(update(nodes_table).where(nodes_table.c.id == node.id).values(registered_at=None))
+
+
+async def test_a_pending_node_from_before_registrations_were_timed_expires_unless_it_was_heard(
+    nodes: Nodes, database: Database
+) -> None:
+    pending = {"approved_at": None, "approved_by": ""}
+    silent = await stored(nodes, **pending)
+    heard = await stored(nodes, last_heartbeat=after(1), **pending)
+    for node in (silent, heard):
+        await forget_registration(database, node)
+
+    assert [node.id for node in await nodes.never_heard(since=after(9), limit=5)] == [silent.id]
 
 
 async def test_a_mark_older_than_the_last_heartbeat_is_refused(nodes: Nodes) -> None:

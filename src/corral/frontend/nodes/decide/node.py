@@ -330,6 +330,8 @@ def memory_pool_of(node: Node) -> tuple[str, int] | None:
 
 
 _NO_CARDS: Final = frozenset[str]()
+_Machine = tuple[object, frozenset[str], int]
+"""A memory pool or a host, with the GPUs and the total that its nodes report."""
 
 
 def ram_per_machine(nodes: Iterable[Node]) -> list[tuple[int, int]]:
@@ -348,12 +350,20 @@ def vram_per_machine(nodes: Iterable[Node]) -> list[tuple[int, int]]:
 def _per_machine(reports: Iterable[tuple[Node, frozenset[str], int, int]]) -> list[tuple[int, int]]:
     """Total and free memory of each machine, from what each node reports of which GPUs.
 
-    Nodes that have the same host and report the same total share one machine: each worker of `corral up` reports the
-    memory of the whole machine. Their reports are of different moments, so the least free memory counts.
+    Each worker of `corral up` reports the memory of the whole machine. Nodes that do not name their machine share that
+    of the nodes that have the same host and report the same total. Their reports are of different moments, so the least
+    free memory counts.
     """
-    machines: dict[tuple[str, frozenset[str], int], int] = {}
-    for node, cards, total, free in reports:
-        if total:
-            machine = (node.address.rpartition(":")[0] or node.id, cards, total)
-            machines[machine] = min(free, machines.get(machine, total))
+    machines: dict[_Machine, int] = {}
+    machine_at: dict[_Machine, _Machine] = {}
+    for node, cards, total, free in sorted(reports, key=lambda report: memory_pool_of(report[0]) is None):
+        if not total:
+            continue
+        pool, at_host = memory_pool_of(node), (node.address.rpartition(":")[0] or node.id, cards, total)
+        if pool is None:
+            machine = machine_at.get(at_host, at_host)
+        else:
+            machine = (pool, cards, total)
+            machine_at.setdefault(at_host, machine)
+        machines[machine] = min(free, machines.get(machine, total))
     return [(total, free) for (_, _, total), free in machines.items()]

@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any, Final
 
 import msgspec
-from sqlalchemy import Column, Executable, Select, Update, and_, bindparam, case, func, select, update
+from sqlalchemy import Column, Executable, Select, Update, and_, bindparam, case, func, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from corral.base.ids import NodeId
@@ -198,7 +198,8 @@ async def mark_no_responders(connection: AsyncConnection, ids: Sequence[NodeId],
     unheard = and_(
         among(connection, nodes.c.id, ids),
         nodes.c.last_heartbeat < at,
-        nodes.c.last_heartbeat > nodes.c.registered_at,
+        # Where this is not known, the row is older than the column, and so is the registration.
+        or_(nodes.c.registered_at.is_(None), nodes.c.last_heartbeat > nodes.c.registered_at),
         nodes.c.no_responders_at.is_(None),
     )
     silent = set((await connection.execute(_locked(select(nodes.c.id).where(unheard)))).scalars())

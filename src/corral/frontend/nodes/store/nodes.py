@@ -44,9 +44,16 @@ from corral.wire.registration import Feature
 _NODE: Final = select(*NODE)
 _OUTLINE: Final = select(*OUTLINE)
 _MARK: Final = select(nodes.c.id, nodes.c.revision, nodes.c.last_heartbeat, nodes.c.no_responders_at)
-_JOINED: Final = func.coalesce(nodes.c.registered_at, nodes.c.updated_at).label("registered_at")
+_REGISTERED: Final = func.coalesce(nodes.c.registered_at, nodes.c.updated_at)
+"""Rows of early versions do not say when a node registered, but when anything but a heartbeat last changed it."""
 _CONTACT: Final = select(
-    nodes.c.id, nodes.c.name, nodes.c.approved_at, nodes.c.address, nodes.c.http_address, _JOINED, PEER
+    nodes.c.id,
+    nodes.c.name,
+    nodes.c.approved_at,
+    nodes.c.address,
+    nodes.c.http_address,
+    _REGISTERED.label("registered_at"),
+    PEER,
 )
 
 
@@ -262,7 +269,7 @@ class Nodes:
         silent = and_(
             nodes.c.approved_at.is_(None),
             nodes.c.last_heartbeat < since,
-            nodes.c.last_heartbeat <= nodes.c.registered_at,
+            nodes.c.last_heartbeat <= _REGISTERED,
             or_(nodes.c.suspicion.is_(None), nodes.c.suspicion == Suspicion.NAMESAKE.value),
         )
         return await self._fetch(_NODE.where(silent).order_by(nodes.c.last_heartbeat, nodes.c.id).limit(limit))

@@ -20,7 +20,6 @@ from functools import cached_property
 from typing import Final
 
 import msgspec
-from msgspec.structs import replace
 
 from corral.base.ids import NodeId
 from corral.base.setting_kinds import duration
@@ -37,7 +36,15 @@ from corral.frontend.serving.decide.placement import (
 )
 from corral.frontend.serving.decide.replica import Replica, ReplicaState
 from corral.frontend.serving.decide.snapshot import FleetSnapshot
-from corral.frontend.serving.decide.turns import WaitingLoad, being_ended, promised, without, without_ending
+from corral.frontend.serving.decide.turns import (
+    WaitingLoad,
+    being_ended,
+    is_machine_freed,
+    promised,
+    with_promised,
+    without,
+    without_ending,
+)
 from corral.wire.models import LoadReason
 
 _MOST_LOOKED_AT: Final = 64
@@ -178,10 +185,9 @@ class _Look:
     def at(self, candidate: CandidateNode) -> RoomPlan | None:
         node, ending = candidate.node, being_ended(candidate, self._snapshot)
         # Elsewhere there is no place to give away: who waits would have taken it.
-        is_free = bool(ending) or self._fits(candidate, ())
+        is_free = is_machine_freed(candidate, self._snapshot) or self._fits(candidate, ())
         promised_replicas = promised(self._snapshot, node.id, self._older) if is_free else ()
-        base = without(candidate, {replica.id for replica in ending})
-        base = replace(base, replicas=(*base.replicas, *promised_replicas))
+        base = with_promised(without(candidate, {replica.id for replica in ending}), promised_replicas)
         if self._fits(base, ()):
             return AwaitEnd(node=node, replicas=tuple(ending))
         candidates = self._least_used(self._may_go(base, self._request.model))
@@ -219,18 +225,25 @@ class _Look:
                 return (2, plan.until is None, until, plan.node.name, plan.node.id)
 
     def first_in_line(self, node_id: NodeId) -> str:
-        """The model that waits longer, and will get its place on this node as soon as others have stayed there long
-        enough; none in whose way are only such that are busy."""
+        """The model that waits longer, and will get its place on the machine of this node as soon as others have stayed
+        there long enough; none in whose way are only such that are busy."""
+        machine = (node_id, *sorted(self._snapshot.mates.get(node_id, ())))
         for waiting in self._older:
-            candidate = self._snapshot.candidate(node_id, waiting.spec)
-            if candidate is None or waiting.room_at or waiting.spec.name == self._request.model:
+            if waiting.room_at or waiting.spec.name == self._request.model:
                 continue
-            soon = without_ending(candidate, self._snapshot)
-            idle = {other.id for other in self._may_go(soon, waiting.spec.name) if not self._is_busy(other)}
-            has_place = judge(waiting.request, soon).fits
-            if not has_place and judge(waiting.request, without(soon, idle)).fits:
+            if any(self._gets_place_later(waiting, id) for id in machine):
                 return waiting.spec.name
         return ""
+
+    def _gets_place_later(self, waiting: WaitingLoad, node_id: NodeId) -> bool:
+        """Whether a load that has no place on a node gets one when the idle ones there have ended."""
+        candidate = self._snapshot.candidate(node_id, waiting.spec)
+        if candidate is None:
+            return False
+        soon = without_ending(candidate, self._snapshot)
+        idle = {other.id for other in self._may_go(soon, waiting.spec.name) if not self._is_busy(other)}
+        has_place = judge(waiting.request, soon).fits
+        return not has_place and judge(waiting.request, without(soon, idle)).fits
 
     # Which replicas may go.
 

@@ -3,7 +3,7 @@
 A place that is free, or about to be, belongs to the longest waiting load that fits there. Others count it as taken.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Final
 
@@ -104,48 +104,85 @@ def _waiting(snapshot: FleetSnapshot, job: LoadJob, room_at: Iterable[NodeId]) -
 
 def being_ended(candidate: CandidateNode, snapshot: FleetSnapshot) -> list[Replica]:
     """What is about to free its place there."""
-    return [
-        replica
-        for replica in candidate.replicas
-        if replica.state is ReplicaState.UNLOADING and replica.age(snapshot.at) <= ENDS_WITHIN
-    ]
+    return [replica for replica in candidate.replicas if _is_ending(replica, snapshot)]
+
+
+def is_machine_freed(candidate: CandidateNode, snapshot: FleetSnapshot) -> bool:
+    """Whether something is about to free its place on the node or on a mate of it."""
+    return any(_is_ending(replica, snapshot) for replica in (*candidate.replicas, *candidate.beside))
+
+
+def _is_ending(replica: Replica, snapshot: FleetSnapshot) -> bool:
+    return replica.state is ReplicaState.UNLOADING and replica.age(snapshot.at) <= ENDS_WITHIN
 
 
 def without(candidate: CandidateNode, ended_ids: Collection[ReplicaId]) -> CandidateNode:
-    """The node as it will be when these replicas have ended."""
+    """The node as it will be when these replicas of its, or places promised on its mates, are gone."""
     if not ended_ids:
         return candidate
     ended = [replica for replica in candidate.replicas if replica.id in ended_ids]
     remaining = tuple(replica for replica in candidate.replicas if replica.id not in ended_ids)
-    return replace(candidate, node=given_back(candidate.node, ended), replicas=remaining)
+    beside = tuple(replica for replica in candidate.beside if replica.id not in ended_ids)
+    return replace(candidate, node=given_back(candidate.node, ended), replicas=remaining, beside=beside)
 
 
 def without_ending(candidate: CandidateNode, snapshot: FleetSnapshot) -> CandidateNode:
     return without(candidate, {replica.id for replica in being_ended(candidate, snapshot)})
 
 
+def with_promised(candidate: CandidateNode, promised_replicas: Sequence[Replica]) -> CandidateNode:
+    """The node as it will be when these replicas are on its machine: on the node itself, or on its mates."""
+    if not promised_replicas:
+        return candidate
+    own = [replica for replica in promised_replicas if replica.node_id == candidate.node.id]
+    of_mates = [replica for replica in promised_replicas if replica.node_id != candidate.node.id]
+    return replace(
+        candidate, replicas=(*candidate.replicas, *own), beside=(*candidate.beside, *of_mates), known_room=None
+    )
+
+
 def promised(snapshot: FleetSnapshot, node_id: NodeId, older: Sequence[WaitingLoad]) -> tuple[Replica, ...]:
-    """What those who wait longer will take on a node, as soon as what is being ended there is gone."""
+    """What those who wait longer will take on the machine of a node, as soon as what is being ended there is gone.
+
+    Nodes of one machine share its memory, so a place on a mate of the node counts too; each load is counted once.
+    """
+    machine = (node_id, *sorted(snapshot.mates.get(node_id, ())))
     promised_replicas: list[Replica] = []
     for waiting in older:
-        if waiting.room_at and node_id not in waiting.room_at:
+        if waiting.room_at and waiting.room_at.isdisjoint(machine):
             continue
-        candidate = snapshot.candidate(node_id, waiting.spec)
-        if candidate is None:
-            continue
-        free = without_ending(candidate, snapshot)
-        verdict = judge(waiting.request, replace(free, replicas=(*free.replicas, *promised_replicas)))
-        if verdict.fits and not _goes_elsewhere(snapshot, waiting, node_id):
+        fitting = _fitting(snapshot, waiting, machine, promised_replicas)
+        if fitting and (verdict := _place_among(snapshot, waiting, machine, fitting)) is not None:
             promised_replicas.append(_taking(waiting, verdict))
     return tuple(promised_replicas)
 
 
-def _goes_elsewhere(snapshot: FleetSnapshot, waiting: WaitingLoad, node_id: NodeId) -> bool:
-    """Whether another node has room for it at this moment."""
+def _fitting(
+    snapshot: FleetSnapshot, waiting: WaitingLoad, machine: Sequence[NodeId], promised_replicas: Sequence[Replica]
+) -> dict[NodeId, NodeVerdict]:
+    """The nodes of a machine that will have room for a load beside those promised before, in the order given."""
+    fitting: dict[NodeId, NodeVerdict] = {}
+    for id in machine:
+        candidate = snapshot.candidate(id, waiting.spec)
+        if candidate is None:
+            continue
+        verdict = judge(waiting.request, with_promised(without_ending(candidate, snapshot), promised_replicas))
+        if verdict.fits:
+            fitting[id] = verdict
+    return fitting
+
+
+def _place_among(
+    snapshot: FleetSnapshot, waiting: WaitingLoad, machine: Sequence[NodeId], fitting: Mapping[NodeId, NodeVerdict]
+) -> NodeVerdict | None:
+    """Where a load will go on a machine. None: a node of another machine has room for it at this moment."""
+    first = next(iter(fitting.values()))
     if waiting.room_at:
-        return False
+        return next((verdict for id, verdict in fitting.items() if id in waiting.room_at), first)
     choice = place(waiting.request, snapshot.candidates(waiting.spec))
-    return isinstance(choice, Placement) and choice.node.id != node_id
+    if not isinstance(choice, Placement):
+        return first
+    return fitting.get(choice.node.id, first) if choice.node.id in machine else None
 
 
 def _taking(waiting: WaitingLoad, verdict: NodeVerdict) -> Replica:
@@ -175,7 +212,7 @@ def place_in_turn(
             break  # it fits beside them
         if not promised_by_node[id]:
             break
-        seen[id] = replace(seen[id], replicas=(*seen[id].replicas, *promised_by_node[id]))
+        seen[id] = with_promised(seen[id], promised_by_node[id])
         choice = place(request, seen.values())
     if isinstance(choice, Placement):
         return replace(choice, left_to_others=promised_by_node.get(choice.node.id, ()))
