@@ -4,6 +4,7 @@ What a status means, and whether to try again, is decided by those who ask. `cli
 because importing aiohttp takes longer than a command; so do launchers (`processes/probe.py`), because of the memory.
 """
 
+import errno
 import os
 import socket
 import ssl
@@ -108,7 +109,7 @@ def stranger_connector() -> aiohttp.TCPConnector:
 def _allowed_socket(place: aiohttp.AddrInfoType) -> socket.socket:
     family, kind, protocol, _, address = place
     if why := forbidden_address(str(address[0])):
-        raise ForbiddenAddress(f"it has the address {address[0]}, {why}")
+        raise ForbiddenAddress(errno.EACCES, f"it has the address {address[0]}, {why}")
     return socket.socket(family=family, type=kind, proto=protocol)
 
 
@@ -181,7 +182,7 @@ def failures_of(url: str) -> Iterator[None]:
     except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
         if isinstance(error, aiohttp.ClientConnectorError) and not isinstance(error, aiohttp.ClientSSLError):
             if isinstance(error.os_error, ForbiddenAddress):
-                raise HttpFailed(url, HttpFault.UNREACHABLE, str(error.os_error)) from error
+                raise HttpFailed(url, HttpFault.UNREACHABLE, error.os_error.strerror or "") from error
             number = error.os_error.errno or 0
             reason = os.strerror(number).lower() if number > 0 else "its name cannot be found"
             raise HttpFailed(url, HttpFault.UNREACHABLE, reason) from error

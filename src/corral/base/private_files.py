@@ -1,6 +1,7 @@
 """Files that only their owner reads, and files that are read only up to a size."""
 
 import contextlib
+import errno
 import fcntl
 import os
 import socket
@@ -78,15 +79,24 @@ def write_private(path: Path, data: bytes) -> None:
 
 def sync_directory(path: Path) -> None:
     """Return when the names in a directory are on the disk: a file that was renamed may otherwise have its old content
-    again after a loss of power. PathNotUsable when that cannot be said."""
+    again after a loss of power. PathNotUsable when that cannot be said. File systems that cannot be told to write a
+    directory, such as CIFS, keep their names in their own way."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            os.fsync(descriptor)
+            _fsync_if_supported(descriptor)
         finally:
             os.close(descriptor)
     except OSError as error:
         raise PathNotUsable(f"cannot write the directory {path} to the disk: {error.strerror}") from error
+
+
+def _fsync_if_supported(directory: int) -> None:
+    try:
+        os.fsync(directory)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise
 
 
 def read_private(path: Path) -> bytes | None:

@@ -13,7 +13,7 @@ from typing import Final, Self
 
 import msgspec
 
-from corral.base.errors import PathNotUsable
+from corral.base.errors import InvalidInput, PathNotUsable
 from corral.base.private_files import is_there, make_private_directory, read_private, write_private
 from corral.base.unreadable_json import UNREADABLE_JSON
 from corral.base.values import PartlyPrinted
@@ -101,20 +101,25 @@ class Authority(PartlyPrinted, frozen=True, kw_only=True):
 
 def limit_connections(directory: Path, most: int) -> None:
     """Let the fleet's account have no more connections than this at a server. What was revoked stays revoked.
+    PathNotUsable when the account's claims are damaged.
 
     NATS limits the connections of an account, not those of a user: one node may take all of them. The system account
     must be able to connect all the same, or nobody could end that node.
     """
     keys = msgspec.json.decode((directory / KEYS_FILE).read_bytes(), type=_AuthorityKeys)
     file = directory / RESOLVER_FOLDER / f"{keys.account}.jwt"
-    jwt = (read_private(file) or keys.account_jwt.encode()).decode()
+    jwt = (read_private(file) or keys.account_jwt.encode()).decode(errors="replace")
     if _connections_in(jwt) == most:
         return
     from corral.bus.nkey_claims import ClaimsKey, read_claims  # noqa: PLC0415 - as in `_new_keys`
 
-    claims = read_claims(jwt)
-    limits = {**claims["nats"]["limits"], "conn": most}
-    issued = max(int(time.time()), int(claims.get("iat") or 0) + 1)
+    try:
+        claims = read_claims(jwt)
+        limits = {**claims["nats"]["limits"], "conn": most}
+        issued = max(int(time.time()), int(claims.get("iat") or 0) + 1)
+    except (InvalidInput, KeyError, TypeError, ValueError) as error:
+        problem = f"{file} is damaged; restore it: it says which nodes were shut out"
+        raise PathNotUsable(problem) from error
     changed = {**claims, "iat": issued, "nats": {**claims["nats"], "limits": limits}}
     write_private(file, ClaimsKey(keys.operator_seed, "operator").sign(changed).encode())
 

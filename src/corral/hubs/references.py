@@ -157,8 +157,14 @@ def _github(text: str, rest: str) -> UrlReference:
 
 
 def _ollama_page(text: str, rest: str) -> OllamaReference:
-    """The address of a page of Ollama, as people copy it from their browser."""
-    return _ollama(text, unquote(urlsplit(rest).path).strip("/"))
+    """The address of a page of Ollama, as people copy it from their browser. It names no other registry, which checks
+    of the host would not see."""
+    reference = _ollama(text, unquote(urlsplit(rest).path).strip("/"))
+    if reference.registry != OLLAMA_REGISTRY:
+        raise InvalidInput(
+            "reference", f"{text[:_SHOWN]!r} names another registry; write it like ollama://host/user/name"
+        )
+    return reference
 
 
 def _oci(text: str, rest: str) -> OciReference:

@@ -81,6 +81,8 @@ INTEGRITY_KNOB: Final = "images.require_backend_integrity"
 
 
 _LOOPBACK_NAMES: Final = frozenset({"localhost"})
+_SCHEMES_WITH_HOST: Final = frozenset({"http", "https", "oci", "ollama"})
+"""The first part of a reference to a model with one of these may be the host that is asked."""
 
 
 def _read_host(text: str) -> str:
@@ -141,12 +143,13 @@ def is_loopback(host: str) -> bool:
 
 
 def names_loopback(url: str) -> bool:
-    """Whether this is an HTTP URL whose host is loopback. No other host is asked over plain HTTP without a setting."""
+    """Whether the host of an HTTP URL, or the registry of a reference such as `oci://localhost:5000/a/b`, is loopback.
+    No other host is asked over plain HTTP without a setting."""
     try:
         parts = urlsplit(url.strip())
     except ValueError:
         return False
-    return parts.scheme in ("http", "https") and is_loopback(parts.hostname or "")
+    return parts.scheme in _SCHEMES_WITH_HOST and is_loopback(parts.hostname or "")
 
 
 def scheme_of(host: str, network: Network) -> str:

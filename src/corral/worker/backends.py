@@ -3,7 +3,8 @@
 Whatever changes a backend's directory, or starts a process from it, holds the backend's lock meanwhile; waiting for a
 process to become ready is not part of that, so that nobody waits behind a slow start. Where a backend comes from is
 found out before, since galleries may take their time. A delete waits until that is known of all installs before it,
-since it may have another name of the same backend.
+since it may have another name of the same backend; but only so long, and not for an install that names no backend:
+while the directory is looked at that it names instead, a delete may overtake it.
 """
 
 import asyncio
@@ -230,28 +231,28 @@ class Backends:
             check_galleries(request)
         while True:
             async with self._turns.hold(request.backend):
-                with self._lookups.begin() as lookup:
-                    started = await self._begun(request, report, lookup)
+                started = await self._begun(request, report)
             if isinstance(started, Launch):
                 return started
             if (launch := await self._supervisor.until_serving(started)) is not None:
                 return launch
 
-    async def _begun(self, request: InstallRequest, report: Report, lookup: SourceLookup) -> Launch | BackendProcess:
+    async def _begun(self, request: InstallRequest, report: Report) -> Launch | BackendProcess:
         """A process that begins to run what is installed, or a ready one of what replaced it."""
         plan = InstallPlan()
         while True:
-            home = None if plan.is_made or request.force else await self._find(request.backend)
-            if not plan.is_made and (home is None or self._is_stopgap(home, request)):
-                plan = await self._plan(request)
-            async with self._locked(request, plan, lookup):
-                if request.force:
-                    return await self._replaced(request, plan, report)
-                home = await self._home(request, plan, report)
-                if home is None:
-                    continue  # deleted meanwhile under another name, and no source has been looked up for it
-                report(starting(request.backend))
-                return self._supervisor.begin(request, home)
+            with self._lookups.begin() as lookup:
+                home = None if plan.is_made or request.force else await self._find(request.backend)
+                if not plan.is_made and (home is None or self._is_stopgap(home, request)):
+                    plan = await self._plan(request)
+                async with self._locked(request, plan, lookup):
+                    if request.force:
+                        return await self._replaced(request, plan, report)
+                    home = await self._home(request, plan, report)
+                    if home is None:
+                        continue  # deleted meanwhile under another name, and no source has been looked up for it
+                    report(starting(request.backend))
+                    return self._supervisor.begin(request, home)
 
     @asynccontextmanager
     async def _locked(

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from corral.base.errors import BusPermissionDenied, BusTimeout, MessageTooLarge, NoResponders
-from corral.bus.authority import FOR_SYSTEM, limit_connections
+from corral.base.errors import BusPermissionDenied, BusTimeout, MessageTooLarge, NoResponders, PathNotUsable
+from corral.base.private_files import write_private
+from corral.bus.authority import FOR_SYSTEM, RESOLVER_FOLDER, Authority, limit_connections
 from corral.bus.client import NatsBus
 from corral.bus.config import BusConfig
 from corral.bus.credentials import UserJwt
@@ -243,6 +244,16 @@ async def test_the_limit_of_connections_changes_and_what_was_revoked_stays_so(
         await stack.enter_async_context(RawNats.connect(realm.url, realm.node("n2").user))
         with pytest.raises(NatsRefused, match="maximum account active connections"):
             await stack.enter_async_context(RawNats.connect(realm.url, realm.node("n2").user))
+
+
+@pytest.mark.parametrize("content", [b"not.claims", b"\xff", b"e30.e30.e30", b"e30.eyJuYXRzIjp7fX0.e30"])
+def test_claims_that_cannot_be_read_are_named_by_their_file(tmp_path: Path, content: bytes) -> None:
+    authority = Authority.load_or_create(tmp_path)
+    file = tmp_path / RESOLVER_FOLDER / f"{authority.account}.jwt"
+    write_private(file, content)
+
+    with pytest.raises(PathNotUsable, match=str(file)):
+        limit_connections(tmp_path, 7)
 
 
 async def test_a_renewed_user_takes_over_without_losing_a_message(realm: Realm, open_bus: Any, frontend: Any) -> None:

@@ -4,9 +4,11 @@ import asyncio
 import hashlib
 import os
 import random
+import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -592,6 +594,28 @@ async def test_nobody_is_sent_to_an_address_that_no_server_may_have(
         with pytest.raises(DownloadRefused, match=r"has the address 127\.0\.0\.2, of a test"):
             await fetch(an_order(tmp_path, a_file(url)))
         assert inside.requests == []
+
+
+@pytest.mark.parametrize("has_other_address", [True, False])
+async def test_a_host_with_a_forbidden_ipv6_address_is_asked_at_its_other_ones(
+    server: FileServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_other_address: bool
+) -> None:
+    """Machines of the own network often have a link-local address besides, as with the names that mDNS gives."""
+    monkeypatch.setattr(transfers, "forbidden_address", lambda address: "of a test" * (address == "::1"))
+    host = urlsplit(server.add(PATH, CONTENT)).netloc.replace(
+        "127.0.0.1", "localhost" if has_other_address else "[::1]"
+    )
+    with socket.create_server(("::1", server.port), family=socket.AF_INET6) as forbidden:
+        order = an_order(tmp_path, a_file(f"http://{host}{PATH}"), limits=ONE_CONNECTION)
+        if has_other_address:
+            await fetch(order)
+        else:
+            with pytest.raises(DownloadRefused, match="has the address ::1, of a test"):
+                await fetch(order)
+        connection, _ = forbidden.accept()
+        with connection:
+            assert connection.recv(1) == b""
+    assert (tmp_path / "model.gguf").exists() is has_other_address
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from corral.worker.installing.orders import CannotInstall, Delivered, Fetching, 
 from corral.worker.installing.progress import InstallStep
 from tests.kit.backend_node import Published, SleepingNode
 from tests.kit.backend_scripts import write_backend
+from tests.kit.waiting import within_timeout
 
 SLEEPS = "exec sleep 1000"
 
@@ -27,12 +28,14 @@ class Mute:
     """Healthy at once; frees only when it may."""
 
     held: asyncio.Event | None = None
+    freeing: asyncio.Event
     freed = 0
 
     async def health(self, *, timeout: timedelta) -> None: ...
 
     async def free(self, *, timeout: timedelta) -> None:
         Mute.freed += 1
+        Mute.freeing.set()
         if Mute.held is not None:
             await Mute.held.wait()
 
@@ -98,7 +101,7 @@ class Rig(SleepingNode):
 
 @pytest.fixture
 async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
-    Mute.held, Mute.freed = None, 0
+    Mute.held, Mute.freeing, Mute.freed = None, asyncio.Event(), 0
     async with Rig(tmp_path) as rig:
         yield rig
 
@@ -254,6 +257,47 @@ async def test_a_delete_under_another_name_waits_for_what_is_looked_up(
         await rig.held.sought.wait()
         deleting = group.create_task(rig.reply("backend.delete", backend=names[1]))
         await rig.listed()
+        rig.held.may_be_found.set()
+    assert (rig.on_disk, deleting.result()["success"]) == ([], True)
+
+
+async def test_a_delete_does_not_wait_for_ever_for_the_source_of_another_install(
+    rig: Rig, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A directory on a file server that is away may never be found, nor missed."""
+    monkeypatch.setattr("corral.worker.installing.installer.LONGEST_LOOKUP", timedelta())
+    await rig.reply("backend.install", backend="img", uri=str(source))
+    rig.held.may_be_found.clear()
+    rig.held.go_on.set()
+    install = asyncio.create_task(rig.reply("backend.install", backend="slow"))
+    await rig.held.sought.wait()
+
+    deleted = await within_timeout(rig.reply("backend.delete", backend="img"), lambda: "the delete")
+
+    assert deleted["success"]
+    assert not install.done()
+    rig.held.may_be_found.set()
+    assert (await install)["success"]
+
+
+async def test_a_delete_does_not_overtake_an_install_of_what_another_delete_removed(rig: Rig) -> None:
+    """The install had found the backend on the disk, and must look for a source after all."""
+    rig.held.go_on.set()
+    await rig.reply("backend.install", backend="slow", model_id="m1")
+    Mute.held = asyncio.Event()
+    rig.held.sought.clear()
+    rig.held.may_be_found.clear()
+    async with asyncio.TaskGroup() as group:
+        group.create_task(rig.reply("backend.delete", backend="quick"))
+        await Mute.freeing.wait()
+        group.create_task(rig.reply("backend.install", backend="slow", model_id="m2"))
+        await rig.listed()
+        assert not rig.held.sought.is_set()
+        Mute.held.set()
+        await rig.held.sought.wait()
+        deleting = group.create_task(rig.reply("backend.delete", backend="quick"))
+        for _ in range(5):
+            await rig.listed()
         rig.held.may_be_found.set()
     assert (rig.on_disk, deleting.result()["success"]) == ([], True)
 
@@ -466,6 +510,7 @@ async def test_a_system_s_backend_cannot_be_deleted(rig: Rig) -> None:
 
 async def test_while_a_process_lives_its_files_stay(tmp_path: Path, source: Path) -> None:
     short = timedelta(milliseconds=20)
+    Mute.freeing = asyncio.Event()
     async with Rig(tmp_path, SupervisionConfig(free_within=short, stop_grace=short, kill_within=short)) as rig:
         await rig.reply("backend.install", backend="mock", uri=str(source), name="mock")
         Mute.held = asyncio.Event()  # it never comes to its end

@@ -25,7 +25,6 @@ _UNWANTED_BYTES: Final = 64 * 1024
 """How much of a body that nobody wants is read, to keep its connection."""
 _BROKE_OFF: Final = "the answer broke off"
 _DIAGNOSES: Final[Mapping[int, str]] = {
-    pycurl.E_COULDNT_RESOLVE_HOST: "its name cannot be found",
     pycurl.E_COULDNT_RESOLVE_PROXY: "the name of the proxy cannot be found",
     pycurl.E_COULDNT_CONNECT: "no connection",
     pycurl.E_OPERATION_TIMEDOUT: "does not answer in time",
@@ -50,12 +49,18 @@ class CurlExchange(Protocol):
     def on_body(self, data: bytes) -> None: ...
 
 
+class HostUnknown(ServerUnavailable):
+    """The name of the server has no address of the kind that may be used."""
+
+
 class CurlRequest(PartlyPrinted, frozen=True, kw_only=True):
     unprinted = ("headers", "proxy")
 
     url: str
     headers: Sequence[str]
     proxy: str = ""
+    is_ipv4_only: bool = False
+    """Whether IPv6 addresses of the host are left out."""
 
 
 class CurlClient:
@@ -109,6 +114,7 @@ class CurlClient:
             pycurl.PROXY: request.proxy,  # empty: none, whatever the environment says
             pycurl.NOPROXY: "",
             pycurl.CONNECTTIMEOUT_MS: max(1, round(1000 * self._network.connect_seconds)),
+            pycurl.IPRESOLVE: pycurl.IPRESOLVE_V4 if request.is_ipv4_only else pycurl.IPRESOLVE_WHATEVER,
             pycurl.NOSIGNAL: 1,
             pycurl.BUFFERSIZE: _BUFFER_BYTES,
             pycurl.PREREQFUNCTION: hearing.on_connection,
@@ -149,6 +155,8 @@ class _Hearing:
             raise DownloadInvalid(f"url: {host!r} is not a host")
         if code == pycurl.E_OK or (self.has_head and not self._is_wanted):
             return
+        if code == pycurl.E_COULDNT_RESOLVE_HOST:
+            raise HostUnknown(f"{host}: its name cannot be found")
         reason = _DIAGNOSES.get(code, f"it does not speak HTTP as expected (libcurl's error {code})")
         way = " through the proxy" if request.proxy and not self._is_asked else ""
         raise ServerUnavailable(f"{host}{way}: {reason}")

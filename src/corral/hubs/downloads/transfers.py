@@ -12,10 +12,11 @@ from typing import Final, Protocol, Self
 from urllib.parse import urljoin, urlsplit
 
 import msgspec
+from msgspec.structs import replace
 
 from corral.base.http_facts import REDIRECTS, host_of, is_passing, origin_of, retry_after_seconds
 from corral.base.own_network import forbidden_address, is_private_address
-from corral.hubs.downloads.curl import CurlClient, CurlRequest
+from corral.hubs.downloads.curl import CurlClient, CurlRequest, HostUnknown
 from corral.hubs.downloads.orders import (
     DownloadError,
     DownloadInvalid,
@@ -136,7 +137,7 @@ class RangeTransfers:
             proxy = proxy_for(url, self._network) or ""
             hop = _Hop(url, remote, receiver, self._refusals(remote, url, proxy))
             headers = _headers(remote, url, span, validator)
-            await self._client.ask(CurlRequest(url=url, headers=headers, proxy=proxy), hop)
+            await self._ask(CurlRequest(url=url, headers=headers, proxy=proxy), hop)
             if hop.status not in REDIRECTS or "location" not in hop.headers:
                 break
             url = self._onward(url, hop.headers["location"])
@@ -144,6 +145,19 @@ class RangeTransfers:
             raise ServerUnavailable(f"{host_of(remote.url)} redirects more than {_MAX_REDIRECTS} times")
         if hop.status not in _OK:
             raise _problem(hop)
+
+    async def _ask(self, request: CurlRequest, hop: "_Hop") -> None:
+        """Send a request; once more over IPv4 if it led to an IPv6 address that nobody may be sent to. Machines of the
+        own network often have a link-local one beside one that can be used."""
+        try:
+            await self._client.ask(request, hop)
+        except DownloadRefused as refused:
+            if not hop.is_ipv6_forbidden or ":" in (urlsplit(request.url).hostname or ""):
+                raise
+            try:
+                await self._client.ask(replace(request, is_ipv4_only=True), hop)
+            except HostUnknown:  # it has no other address
+                raise refused from None
 
     def _allowed(self, url: str) -> str:
         if not re.fullmatch(r"[\x21-\x7e]+", url) or len(url) > _LONGEST_URL:
@@ -191,6 +205,8 @@ class _Hop:
         self.remote = remote
         self.status = 0
         self.headers: Mapping[str, str] = {}
+        self.is_ipv6_forbidden = False
+        """Whether the connection was to an IPv6 address that nobody may be sent to."""
         self.on_body = receiver.write
         self._url = url
         self._receiver = receiver
@@ -198,6 +214,7 @@ class _Hop:
 
     def on_connection(self, address: str) -> None:
         if why := self._why_refused(address):
+            self.is_ipv6_forbidden = ":" in address and bool(forbidden_address(address))
             raise DownloadRefused(why)
 
     def on_head(self, status: int, headers: Mapping[str, str]) -> bool:

@@ -37,6 +37,9 @@ log = logging.getLogger(__name__)
 
 _LONGEST_NAME: Final = 255 - len(BACKUP)
 _AT_ONCE: Final = 16
+LONGEST_LOOKUP: Final = timedelta(seconds=60)
+"""How long a delete waits until the sources of earlier installs are known. Galleries answer within that; a directory on
+a file server that is away may never do."""
 
 Identify = Callable[[frozenset[str]], Awaitable[frozenset[str]]]
 """Resolves names to the keys of backends."""
@@ -107,10 +110,20 @@ class SourceLookups:
     async def wait_for_earlier(self, *names: str) -> None:
         """Wait until all earlier requests that change the backend with these names have their locks.
 
-        Of other backends only the search for a source is waited for, not their locks.
+        Of other backends only the search for a source is waited for, not their locks; and not longer than
+        `LONGEST_LOOKUP` in all. A request whose source is not known by then is not waited for.
         """
+        deadline = asyncio.get_running_loop().time() + LONGEST_LOOKUP.total_seconds()
         for lookup in list(self._open):
-            await lookup.is_named.wait()
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await lookup.is_named.wait()
+            except TimeoutError:
+                log.warning(
+                    "a delete or rollback goes on before an install whose source is still looked for",
+                    extra={"event": "install.lookup_slow", "backends": sorted(names)},
+                )
+                continue
             if await self._identify(frozenset(names)) & await self._identify(lookup.names):
                 await lookup.is_locked.wait()
 

@@ -75,6 +75,7 @@ class Site:
         self.address = ""
         self.stall_seconds = 10.0
         self.patience_seconds = 10.0
+        self.can_fetch = False
         self.takes_late_digests = False
         self.staging = over_http(self.models, self.file_server)
         self.watch = StagingWatch(SystemClock())
@@ -92,6 +93,7 @@ class Site:
             token=TOKEN,
             stall_seconds=self.stall_seconds,
             patience_seconds=self.patience_seconds,
+            can_fetch=self.can_fetch,
             takes_late_digests=self.takes_late_digests,
         )
 
@@ -580,11 +582,19 @@ UNREACHABLE: Final = ("127.0.0.1:1", "127.0.0.1:port", "http://127.0.0.1:1", "[:
 
 
 @pytest.mark.parametrize("address", UNREACHABLE)
-async def test_a_model_without_files_needs_no_file_server(site: Site, address: str) -> None:
+async def test_a_model_without_files_needs_no_file_server_of_localai(site: Site, address: str) -> None:
     """Its backend fetches it by its name, as on LocalAI's workers whose file server nobody reaches."""
-    site.address = address
+    site.address, site.takes_late_digests = address, False
 
     assert (await site.bring("m", "owner/repository"))[0] is None
+
+
+async def test_a_model_whose_files_only_an_unreachable_node_of_ours_may_have_is_not_loaded(site: Site) -> None:
+    """Its backend would be told our path, where that node has nothing."""
+    site.address, site.can_fetch = UNREACHABLE[0], True
+
+    with pytest.raises(StagingFailed, match="cannot be asked"):
+        await site.bring("m", "weights.gguf")
 
 
 @pytest.mark.parametrize("address", UNREACHABLE)

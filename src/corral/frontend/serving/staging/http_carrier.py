@@ -188,6 +188,11 @@ class HttpCarrier:
             lanes.close()
 
 
+def _is_of_corral(peer: FilePeer) -> bool:
+    """Whether a worker of Corral's has this file server: LocalAI's have none of this."""
+    return peer.tls is not None or peer.can_fetch or peer.takes_late_digests
+
+
 class HttpRoute:
     """The way to the file server of one node."""
 
@@ -230,7 +235,11 @@ class HttpRoute:
 
         try:
             return await self._lanes.run(look)
-        except FilePeerUnreachable as error:  # models that are fetched by their names need no files
+        except FilePeerUnreachable as error:
+            if _is_of_corral(self._peer):  # it may be the only one with the files
+                raise
+            # Often only the ports of backends are open on LocalAI's workers, and models that are fetched by their names
+            # need no files.
             details = {"event": "staging.unknown_there", "model": model, "node": self._node_id}
             log.warning("a node was not asked for the files of a model: %s", error, extra=details)
             return None
