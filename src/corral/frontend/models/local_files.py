@@ -61,6 +61,8 @@ class LocalFiles:
         self._digests: OrderedDict[tuple[str, FileMark], str] = OrderedDict()
         self._hashing: dict[tuple[str, FileMark], threading.Event] = {}
         """Digests that are being computed; the event tells when that has ended, with or without a digest."""
+        self._sent_unhashed: set[str] = set()
+        """Files that are on their way to a node before their digest is known."""
         self._lock = threading.Lock()
         self._hashers = threading.BoundedSemaphore(_HASHERS)
 
@@ -157,6 +159,19 @@ class LocalFiles:
         """Whether a thread is computing the digest of this version of a file."""
         with self._lock:
             return (path, mark) in self._hashing
+
+    @contextmanager
+    def sending_unhashed(self, path: str) -> Iterator[bool]:
+        """Whether the caller is the one that may send this file before its digest is known: one at a time is."""
+        with self._lock:
+            is_first = path not in self._sent_unhashed
+            self._sent_unhashed.add(path)
+        try:
+            yield is_first
+        finally:
+            if is_first:
+                with self._lock:
+                    self._sent_unhashed.remove(path)
 
     def digest(self, path: str, descriptor: int, mark: FileMark, *, stop: threading.Event) -> str:
         """The SHA-256 of an open file, known or computed. Threads that need the same one wait for the first of them."""

@@ -16,6 +16,7 @@ import pytest
 
 from corral.base.clock import SystemClock
 from corral.base.ids import NodeId
+from corral.base.tasks import task_group
 from corral.files.file_peer import FilePeer
 from corral.files.sending import FileMark, PeerDiskFull
 from corral.frontend.models.local_files import LocalFile, LocalFiles
@@ -450,6 +451,47 @@ async def test_only_one_node_is_sent_a_file_that_nobody_has_hashed(
     assert bases == [one.models / "m", two.models / "m"]
     assert (sources.told, sources.asked) == ([("a", digest)], [("b", digest)])
     assert held_hash.count == 1
+
+
+@DIGEST_LAST
+async def test_of_nodes_that_are_looked_at_together_one_is_sent_a_file_that_nobody_has_hashed(
+    site: Site, tmp_path: Path, held_hash: HeldHash, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of them see that nobody hashes it yet."""
+    content = noise(LARGE)
+    os.utime(site.write("weights.gguf", content), (1, 1))
+    is_hashing, together = LocalFiles.is_hashing, threading.Barrier(2)
+
+    def watched(files: LocalFiles, path: str, mark: FileMark) -> bool:
+        answer = is_hashing(files, path, mark)
+        together.wait()
+        return answer
+
+    monkeypatch.setattr(LocalFiles, "is_hashing", watched)
+    sources, file = NotedSources(), LocalFile(path="weights.gguf", size=LARGE)
+    async with open_file_worker(tmp_path / "a") as one, open_file_worker(tmp_path / "b") as two:
+        nodes = {NodeId("a"): one, NodeId("b"): two}
+
+        async def file_server(node: NodeId) -> FilePeer:
+            address = f"127.0.0.1:{nodes[node].port}"
+            return FilePeer(address=address, token=TOKEN, can_fetch=True, takes_late_digests=True)
+
+        carrier = HttpCarrier(LocalFiles(site.models), file_server, sources)
+
+        async def carry(node: NodeId) -> None:
+            async with carrier.route_to(node) as route:
+                assert route is not None
+                await route.carry("m", [file], StagingWatch(SystemClock()))
+
+        async with task_group() as group:
+            for node in nodes:
+                group.create_task(carry(node))
+            await held_hash.until_begun()
+            held_hash.end()
+
+    digest = hashlib.sha256(content).hexdigest()
+    assert len(sources.told) == len(sources.asked) == 1
+    assert {*sources.told, *sources.asked} == {("a", digest), ("b", digest)}
 
 
 async def test_a_silent_peer_is_given_up(site: Site, worker: FileWorker) -> None:

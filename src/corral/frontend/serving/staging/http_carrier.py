@@ -296,10 +296,14 @@ class HttpRoute:
         )
         path, digest = await self._lanes.run(lambda connection, stop: self._look(connection, stop, key, file))
         if not path and not digest:  # no other node is known to have it
-            path, digest = await self._lanes.run(
-                lambda connection, stop: self._send(connection, stop, model, file, watch)
-            )
-            self._sources.has_now(msgspec.structs.replace(wanted_file, digest=digest))
+            with self._files.sending_unhashed(file.path) as is_first:
+                if is_first:
+                    path, digest = await self._lanes.run(
+                        lambda connection, stop: self._send(connection, stop, model, file, watch)
+                    )
+                    self._sources.has_now(msgspec.structs.replace(wanted_file, digest=digest))
+                else:
+                    digest = await self._lanes.run(lambda _, stop: self._digest(stop, file))
         if not path:
             watch.begin(file.path)
             wanted_file = msgspec.structs.replace(wanted_file, digest=digest)
@@ -313,8 +317,8 @@ class HttpRoute:
     ) -> tuple[str, str]:
         """Where the node has the file, if it has; and the digest of the file.
 
-        Both are empty for a file that nobody has hashed and that should be sent at once. Only one transfer does that;
-        others wait for the digest, by which they find the first node that has the file.
+        Both are empty for a file that nobody has hashed or is hashing, and that should be sent at once. Only one
+        transfer does that; others wait for the digest, by which they find the first node that has the file.
         """
         with self._outgoing(file.path, stop) as outgoing:
             try:
@@ -327,6 +331,10 @@ class HttpRoute:
             if is_first and is_hashed_meanwhile(self._peer, outgoing):
                 return "", ""
             return "", outgoing.digest.get()
+
+    def _digest(self, stop: threading.Event, file: LocalFile) -> str:
+        with self._outgoing(file.path, stop) as outgoing:
+            return outgoing.digest.get()
 
     def _send(
         self, connection: FilePeerConnection, stop: threading.Event, model: str, file: LocalFile, watch: StagingWatch
